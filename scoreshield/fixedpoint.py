@@ -1,0 +1,118 @@
+"""Embeddings as fixed-point unit rows, so that inner products are exact integers.
+
+Floating-point inner products depend on the order of summation, and that order depends on the
+machine, the thread count and the block shape; rounding then leaks through the noise (Casacuberta
+et al. 2022, Haney et al. 2022). Rows are therefore rounded once to multiples of 2^-24. Products of
+such rows are multiples of 2^-48 whose partial sums never exceed one, hence integers below 2^53 that
+float64 adds exactly in any order.
+
+24 bits are the most that a float32 holds exactly, so a gallery stores fixed-point rows as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InputRejected
+
+FRACTION_BITS = 24
+LARGEST_DIMENSION = 2**15
+_ONE = 2.0**FRACTION_BITS
+_LARGEST_NORM_SQUARED = 4.0**FRACTION_BITS
+
+
+def rounding_radius(dimension: int) -> float:
+    """Upper bound ρ on how far rounding moves a row from (1 − ρ) times its unit row.
+
+    Rounding to the nearest multiple moves each of d coordinates by at most half of 2^-24, hence
+    the row by at most ½√d·2^-24. The second term covers the float64 norm and quotient: a sum of
+    d squares in sequence has relative error at most d·2^-53. The shrinking by 1 − ρ is the same for
+    every row, so two unit rows r apart are at most r + 2ρ apart in fixed point.
+    """
+    return 0.5 * math.sqrt(dimension) * 2.0**-FRACTION_BITS * (1 + 2.0**-40) + dimension * 2.0**-51
+
+
+def to_fixed(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Normalise each row and round it to multiples of 2^-24.
+
+    The row is shrunk by ``1 - rounding_radius(d)`` before rounding, so that its norm cannot exceed
+    one afterwards; the bound is then checked exactly. Every step is an elementwise IEEE operation
+    in a fixed order: the result has the same bits on any machine.
+
+    Parameters
+    ----------
+    rows : (k, d) real array of any float or integer type, finite, no zero row.
+
+    Returns
+    -------
+    (k, d) float32 rows, each value an integer times 2^-24, each norm at most one.
+
+    Raises
+    ------
+    InputRejected
+        A row is zero or not finite.
+    """
+    values = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
+    largest = np.max(np.abs(values), axis=0)
+    _refuse_rows(~np.isfinite(largest), "hold NaN or infinite values")
+    _refuse_rows(largest == 0, "are zero and have no direction")
+    # A power of two brings the largest coordinate near one: squares cannot over- or underflow.
+    values = np.ldexp(values, -np.frexp(largest)[1])
+    norm_squared = np.zeros(values.shape[1])
+    for feature in values:
+        norm_squared += feature * feature
+    values *= (1 - rounding_radius(values.shape[0])) / np.sqrt(norm_squared)
+    fixed = np.ascontiguousarray((np.rint(values * _ONE) / _ONE).T.astype(np.float32))
+    check_fixed(fixed)
+    return fixed
+
+
+def to_integers(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Fixed-point rows (k, d) as integers in units of 2^-24, held in float64."""
+    return rows.astype(np.float64) * _ONE
+
+
+def check_fixed(rows: NDArray[np.float32]) -> None:
+    """Refuse rows that are off the 2^-24 grid or longer than one.
+
+    The sensitivity of a release rests on these two facts, so they are checked exactly: the sum of
+    squares of a valid row is exact, and rounding can't bring an invalid one below the bound.
+
+    Raises
+    ------
+    InputRejected
+        A row breaks either fact (NaN included); the first such rows are named.
+    """
+    integers = to_integers(rows)
+    on_grid = np.all(np.rint(integers) == integers, axis=1)
+    _refuse_rows(~on_grid, f"are not multiples of 2^-{FRACTION_BITS}")
+    norm_squared = np.einsum("ij,ij->i", integers, integers)
+    _refuse_rows(~(norm_squared <= _LARGEST_NORM_SQUARED), "are longer than one")
+
+
+def substitute_row(dimension: int) -> NDArray[np.float32]:
+    """The fixed unit vector (d,) that stands for a zero row: equal coordinates.
+
+    It depends on d alone, so a substituted record reveals nothing about any other record, and it
+    is non-negative, so a gallery of ratings or counts keeps its score range [0, 1].
+    """
+    row: NDArray[np.float32] = to_fixed(np.ones((1, dimension)))[0]
+    return row
+
+
+def exact_products(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inner products (k, l) of integer rows (k, d) and (l, d), exact, in units of 2^-48."""
+    return left @ right.T
+
+
+def _refuse_rows(offending: NDArray[np.bool_], complaint: str) -> None:
+    if offending.any():
+        first = ", ".join(str(row) for row in np.flatnonzero(offending)[:5])
+        raise InputRejected(
+            f"{int(offending.sum())} of {offending.size} rows {complaint}; "
+            f"the first within this panel: {first}. Expected non-zero finite unit rows."
+        )

@@ -1,0 +1,169 @@
+"""Releases on arrays, for a notebook or a service: the same mechanism, no files, no ledger.
+
+The caller composes: :func:`scoreshield.compose` gives the total ε of several releases.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InputRejected
+from scoreshield.fixedpoint import to_fixed
+from scoreshield.mechanism import Mechanism, calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.noise import KEY_BYTES, TILE
+from scoreshield.projection import project
+from scoreshield.released import gram_block, released_factor, with_unit_diagonal
+from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
+
+if TYPE_CHECKING:
+    from scoreshield.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class GramRelease:
+    """A released Gram matrix: PSD with unit diagonal, except under method ``none``."""
+
+    gram: NDArray[np.float32]
+    """(n, n), symmetric, entries in [-1, 1], diagonal exactly 1."""
+    factor: NDArray[np.float32] | None
+    """(n, r) with gram[i, j] = factor[i]·factor[j] off the diagonal; None under ``none``."""
+    diagonal: NDArray[np.float32] | None
+    """(n,) with ‖factor[i]‖² + diagonal[i] = 1; None under ``none``."""
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class ScoresRelease:
+    """Released scores of m public queries against n records."""
+
+    scores: NDArray[np.float32]
+    """(m, n), or (n,) for a single query given as a vector; entries in [-1, 1]."""
+    manifest: Manifest
+
+
+def release_gram(
+    E: NDArray[Any],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: AdjacencyKind = "record",
+    radius: float | None = None,
+    score_range: tuple[float, float] | None = None,
+    method: str = "aap",
+    tolerance: float = 1e-4,
+    max_iterations: int = 500,
+    rank: int | None = None,
+) -> GramRelease:
+    """Release the cosine Gram matrix of the rows of E (n, d) under (ε, δ)-differential privacy.
+
+    Raises
+    ------
+    InputRejected
+        E is not a matrix of finite non-zero rows.
+    ParameterError
+        A parameter is outside its domain.
+    """
+    rows = _fixed_rows(E, "E")
+    n, d = rows.shape
+    mechanism = calibrate_gram(
+        n, d, epsilon, delta, Adjacency(adjacency, radius), _range(score_range)
+    )
+    noisy = perturb_gram(rows, mechanism, secrets.token_bytes(KEY_BYTES), _fresh_id())
+    projection = project(
+        noisy.astype(np.float64),
+        sigma=mechanism.sigma,
+        method=method,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        rank=rank,
+    )
+    from scoreshield.manifest import manifest_in_memory
+
+    manifest = manifest_in_memory(mechanism, projection)
+    if projection.factor is None:
+        return GramRelease(projection.gram().astype(np.float32), None, None, manifest)
+    factor, diagonal = released_factor(projection.factor)
+    return GramRelease(with_unit_diagonal(gram_block(factor, factor)), factor, diagonal, manifest)
+
+
+def release_scores(
+    E: NDArray[Any],
+    Q: NDArray[Any],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: AdjacencyKind = "record",
+    radius: float | None = None,
+    score_range: tuple[float, float] | None = None,
+) -> ScoresRelease:
+    """Release the cosine scores of public queries Q, (m, d) or (d,), against the rows of E (n, d).
+
+    Several queries are released jointly, with noise for ‖Q‖₂ rather than for each alone.
+
+    Raises
+    ------
+    InputRejected
+        E or Q is not made of finite non-zero rows, or their dimensions differ.
+    ParameterError
+        A parameter is outside its domain.
+    """
+    single = np.ndim(Q) == 1
+    queries = _fixed_rows(np.atleast_2d(Q), "Q")
+    rows = _fixed_rows(E, "E")
+    if queries.shape[1] != rows.shape[1]:
+        raise InputRejected(
+            f"queries have {queries.shape[1]} features and records {rows.shape[1]}; "
+            "expected the same embedding for both"
+        )
+    promised = _range(score_range)
+    mechanism = calibrate_scores(
+        len(rows), queries, epsilon, delta, Adjacency(adjacency, radius), promised
+    )
+    noisy = noisy_block(mechanism, queries, rows, 0, 0, secrets.token_bytes(KEY_BYTES), _fresh_id())
+    from scoreshield.manifest import manifest_in_memory
+
+    scores = np.clip(noisy, promised.low, promised.high, out=noisy)
+    return ScoresRelease(scores[0] if single else scores, manifest_in_memory(mechanism, None))
+
+
+def perturb_gram(
+    rows: NDArray[np.float32], mechanism: Mechanism, release_key: bytes, release_id: str
+) -> NDArray[np.float32]:
+    """The whole noisy Gram matrix (n, n) of fixed-point rows (n, d).
+
+    The same bits as the distributed pipeline writes for the same key, release and settings.
+    """
+    n = len(rows)
+    noisy = np.empty((n, n), dtype=np.float32)
+    for top in range(0, n, TILE):
+        for left in range(top, n, TILE):
+            across, down = slice(left, left + TILE), slice(top, top + TILE)
+            block = noisy_block(
+                mechanism, rows[down], rows[across], top, left, release_key, release_id
+            )
+            noisy[down, across] = block
+            noisy[across, down] = block.T
+    return noisy
+
+
+def _fixed_rows(values: NDArray[Any], name: str) -> NDArray[np.float32]:
+    values = np.asarray(values)
+    if values.ndim != 2 or values.dtype.kind not in "fiu":
+        raise InputRejected(
+            f"{name} has shape {values.shape} and type {values.dtype}; "
+            "expected a matrix of real numbers, one row a record"
+        )
+    return to_fixed(values)
+
+
+def _range(score_range: tuple[float, float] | None) -> ScoreRange:
+    return FULL_RANGE if score_range is None else ScoreRange(*score_range)
+
+
+def _fresh_id() -> str:
+    return f"in-memory-{secrets.token_hex(8)}"
