@@ -1,0 +1,161 @@
+"""Public float32 arrays in Zarr v3: how they are laid out, read, digested and made durable.
+
+Every array is cut into chunks of ``side`` rows (a Gram matrix into ``side`` × ``side``), carries a
+crc32c a chunk and is not compressed. A missing chunk would silently read as the fill value, hence:
+the fill value is NaN, every chunk is written, and every read checks that its values are finite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec
+
+from pipeline.durable import sync_folder
+from pipeline.errors import IntegrityFailure
+
+FloatPanel = NDArray[np.float32]
+METADATA = "zarr.json"
+_CHECKSUM_BYTES = 4
+_PANEL_BYTES = 256 * 2**20
+_PARTIAL = ".partial"
+
+
+def create_group(path: Path) -> None:
+    """Make an empty Zarr v3 group."""
+    zarr.create_group(str(path), zarr_format=3)
+
+
+def create_array(path: Path, name: str, shape: tuple[int, ...], side: int) -> None:
+    """Make an array in the group at ``path``; a factor's columns are never chunked.
+
+    ``shape`` is (n, n) for the array named ``gram``, (n, r) or (n,) for any other.
+    """
+    rows = min(side, shape[0])
+    chunks = (rows, rows) if name == "gram" else (rows, *shape[1:])
+    zarr.open_group(str(path), mode="r+").create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype="float32",
+        fill_value=float("nan"),
+        filters=None,
+        serializer=BytesCodec(endian="little"),
+        compressors=[Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+
+
+def open_for_writing(path: Path, name: str) -> Any:
+    """The Zarr array, writable; chunks are written whole."""
+    return zarr.open_group(str(path), mode="r+")[name]
+
+
+def open_for_reading(path: Path, name: str) -> Any:
+    """The Zarr array, read-only.
+
+    Raises
+    ------
+    IntegrityFailure
+        There is no such array.
+    """
+    try:
+        array = zarr.open_group(str(path), mode="r")[name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityFailure(f"{path}: array '{name}' can't be opened: {error}") from error
+    if not isinstance(array, zarr.Array):
+        raise IntegrityFailure(f"{path}: '{name}' is a group, expected an array")
+    return array
+
+
+def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
+    """Part of an array, float32 in C order.
+
+    Raises
+    ------
+    IntegrityFailure
+        A chunk fails its checksum, is cut short or missing, or holds values that are not finite.
+    """
+    shown = ", ".join(f"{part.start}:{part.stop}" for part in region)
+    try:
+        values = np.ascontiguousarray(array[region], dtype=np.float32)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityFailure(f"{array.name}[{shown}] can't be read: {error}") from error
+    if not np.isfinite(values).all():
+        raise IntegrityFailure(
+            f"{array.name}[{shown}] is missing or holds values that are not finite"
+        )
+    return values
+
+
+def row_panels(array: Any) -> Iterator[slice]:
+    """Slices of rows that cover an array, each whole rows of chunks where memory allows."""
+    rows, width = array.chunks[0], 4 * math.prod(array.shape[1:])
+    parts = max(1, -(-rows * width // _PANEL_BYTES))
+    step = max(1, -(-rows // parts))
+    for start in range(0, array.shape[0], step):
+        yield slice(start, min(start + step, array.shape[0]))
+
+
+def array_digest(array: Any) -> str:
+    """SHA-256 over the values in C order, little-endian: that of ``array[:].tobytes()``.
+
+    Raises
+    ------
+    IntegrityFailure
+        As :func:`read`.
+    """
+    digest = hashlib.sha256()
+    for rows in row_panels(array):
+        panel = read(array, (rows, *(slice(0, size) for size in array.shape[1:])))
+        digest.update(panel.astype("<f4", copy=False).data)
+    return digest.hexdigest()
+
+
+def chunk_files(array: Any) -> list[str]:
+    """Names of the chunk files that a complete array has, relative to the array's folder."""
+    counts = (-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True))
+    return [
+        "/".join(("c", *map(str, position)))
+        for position in itertools.product(*(range(count) for count in counts))
+    ]
+
+
+def chunk_bytes(array: Any) -> int:
+    """Size of every chunk file of an array."""
+    return int(4 * math.prod(array.chunks) + _CHECKSUM_BYTES)
+
+
+def stored_files(path: Path) -> set[str]:
+    """All files of a store, relative to it."""
+    return {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()}
+
+
+def sweep_partial_files(path: Path) -> None:
+    """Remove what a worker that was killed in the middle of a write has left."""
+    for file in path.rglob(f"*{_PARTIAL}"):
+        file.unlink()
+
+
+def sync_tree(path: Path, *, file_mode: int, folder_mode: int) -> None:
+    """Set the modes of a finished store and make all of it survive a power cut."""
+    for folder, _, files in os.walk(path, topdown=False):
+        for name in files:
+            file = Path(folder) / name
+            file.chmod(file_mode)
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        Path(folder).chmod(folder_mode)
+        sync_folder(Path(folder))

@@ -1,0 +1,191 @@
+"""The noisy Gram matrix on disk: a packed upper triangle of square blocks, with receipts.
+
+Block (i, j), i ≤ j, has packed index j(j+1)/2 + i and is one chunk of the Zarr array
+``blocks[T, b, b]``. Blocks at the lower or right edge are padded with zeros. A receipt on disk
+names the SHA-256 of a block's bytes: it, and not the chunk's existence, says that a block is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec
+
+from pipeline.durable import write_atomically
+from pipeline.errors import IntegrityFailure
+
+_ARRAY = "blocks"
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """The upper triangle of an n × n matrix, cut into blocks of ``side`` rows and columns."""
+
+    n: int
+    side: int
+
+    @property
+    def per_side(self) -> int:
+        """Blocks along one side of the matrix."""
+        return -(-self.n // self.side)
+
+    @property
+    def count(self) -> int:
+        """Blocks in the triangle, the diagonal included."""
+        return self.per_side * (self.per_side + 1) // 2
+
+    def index(self, i: int, j: int) -> int:
+        """Packed index of block (i, j)."""
+        if not 0 <= i <= j < self.per_side:
+            raise IndexError(f"no block ({i}, {j}) in a triangle of {self.per_side} a side")
+        return j * (j + 1) // 2 + i
+
+    def position(self, index: int) -> tuple[int, int]:
+        """Block (i, j) of a packed index."""
+        if not 0 <= index < self.count:
+            raise IndexError(f"no block {index} among {self.count}")
+        j = (math.isqrt(8 * index + 1) - 1) // 2
+        return index - j * (j + 1) // 2, j
+
+    def span(self, i: int) -> slice:
+        """Rows (or columns) of the matrix that block row (or column) ``i`` covers."""
+        return slice(i * self.side, min((i + 1) * self.side, self.n))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Proof that a block was written: its index and the SHA-256 of its padded float32 bytes."""
+
+    block: int
+    sha256: str
+
+
+def create_store(path: str, triangle: Triangle) -> None:
+    """Make an empty block store; an existing one of the same geometry is kept.
+
+    Raises
+    ------
+    IntegrityFailure
+        A store of another geometry is in the way.
+    """
+    shape = (triangle.count, triangle.side, triangle.side)
+    if os.path.exists(path):
+        found = _array(path).shape
+        if found != shape:
+            raise IntegrityFailure(
+                f"{path} holds noisy blocks of shape {found}, this run writes {shape}; "
+                "a run can't change its block side half way"
+            )
+        return
+    group = zarr.create_group(path, zarr_format=3)
+    group.create_array(
+        _ARRAY,
+        shape=shape,
+        chunks=(1, triangle.side, triangle.side),
+        dtype="float32",
+        fill_value=float("nan"),
+        # Noise does not compress; the checksum turns a flipped byte into an error.
+        serializer=BytesCodec(endian="little"),
+        compressors=[Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+
+
+def write_block(path: str, triangle: Triangle, index: int, block: NDArray[np.float32]) -> Receipt:
+    """Write one block (as cut by :meth:`Triangle.span`, unpadded) and return its receipt."""
+    padded = block
+    if block.shape != (triangle.side, triangle.side):
+        padded = np.zeros((triangle.side, triangle.side), dtype=np.float32)
+        padded[: block.shape[0], : block.shape[1]] = block
+    _array(path)[index] = padded
+    return Receipt(index, _sha256(padded))
+
+
+def read_block(path: str, triangle: Triangle, index: int) -> NDArray[np.float32]:
+    """Read one block, unpadded.
+
+    Raises
+    ------
+    IntegrityFailure
+        The chunk is missing, fails its checksum, or holds values that are not finite.
+    """
+    padded = _read_padded(path, index)
+    i, j = triangle.position(index)
+    rows, columns = triangle.span(i), triangle.span(j)
+    return padded[: rows.stop - rows.start, : columns.stop - columns.start]
+
+
+def matches(path: str, receipt: Receipt) -> bool:
+    """Whether the stored block is intact and is the one the receipt was written for."""
+    try:
+        return _sha256(_read_padded(path, receipt.block)) == receipt.sha256
+    except IntegrityFailure:
+        return False
+
+
+def stored_chunks(path: str) -> set[str]:
+    """Names of the chunk files that are there, relative to the array."""
+    root = Path(path) / _ARRAY / "c"
+    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
+
+
+def save_receipt(folder: str, receipt: Receipt) -> None:
+    """Write a receipt durably; the block it names must have been written before."""
+    text = json.dumps(asdict(receipt), sort_keys=True) + "\n"
+    write_atomically(Path(folder) / f"{receipt.block}.json", text.encode())
+
+
+def load_receipt(folder: str, index: int) -> Receipt | None:
+    """The receipt of one block, or None where it has none or an unreadable one."""
+    try:
+        found = json.loads((Path(folder) / f"{index}.json").read_text())
+        receipt = Receipt(int(found["block"]), str(found["sha256"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return receipt if receipt.block == index else None
+
+
+def load_receipts(folder: str, triangle: Triangle) -> Iterator[Receipt | None]:
+    """The receipt, or None, of every block in packed order."""
+    return (load_receipt(folder, index) for index in range(triangle.count))
+
+
+def combined_digest(receipts: list[Receipt]) -> str:
+    """One SHA-256 for a whole store: over the blocks' digests in packed order."""
+    digest = hashlib.sha256()
+    for receipt in receipts:
+        digest.update(bytes.fromhex(receipt.sha256))
+    return digest.hexdigest()
+
+
+def _read_padded(path: str, index: int) -> NDArray[np.float32]:
+    try:
+        padded = np.asarray(_array(path)[index])
+    except (OSError, ValueError, KeyError) as error:
+        raise IntegrityFailure(f"noisy block {index} of {path} can't be read: {error}") from error
+    if not np.isfinite(padded).all():
+        raise IntegrityFailure(
+            f"noisy block {index} of {path} is missing or holds values that are not finite"
+        )
+    return padded
+
+
+def _sha256(padded: NDArray[np.float32]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(padded, dtype="<f4").data).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _array(path: str) -> Any:
+    """The opened Zarr array; one handle a process and store."""
+    return zarr.open_group(path, mode="r+")[_ARRAY]

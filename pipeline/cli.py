@@ -1,0 +1,266 @@
+"""The command line: thin commands over functions. Heavy imports happen where they are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_EXIT_CODES = (
+    "Exit codes: 0 done; 2 usage or configuration; 3 input rejected; 4 budget refused; "
+    "5 integrity failure; 6 run failed, resumable."
+)
+
+_config_argument = click.argument("config", type=click.Path(path_type=Path))
+_release_argument = click.argument("release", type=click.Path(path_type=Path))
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.group(epilog=_EXIT_CODES)
+@click.version_option(package_name="scoreshield")
+def cli() -> None:
+    """Release the cosine similarities of a private gallery under differential privacy."""
+
+
+@cli.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("gallery", type=click.Path(path_type=Path))
+@click.option("--key", help="Which array, where the source holds several.")
+@click.option(
+    "--zero-rows",
+    type=click.Choice(["refuse", "substitute"]),
+    default="refuse",
+    show_default=True,
+    help="Refuse records without direction, or map them to one fixed unit vector.",
+)
+@click.option("--lineage", help="Carry on the budget of an earlier gallery (32 hex digits).")
+@click.option("--overwrite", is_flag=True, help="Replace an existing gallery, keeping its lineage.")
+@_json_option
+def ingest(
+    source: Path,
+    gallery: Path,
+    key: str | None,
+    zero_rows: Any,
+    lineage: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Turn SOURCE (.npy, .npz, Zarr) into GALLERY: checked, normalised, fixed-point.
+
+    Example: scoreshield ingest faces.npy faces.zarr
+    """
+    from pipeline.ingest import ingest as run_ingest
+    from pipeline.ingest import open_source
+    from pipeline.progress import standard_reporter
+
+    with standard_reporter() as reporter:
+        reporter.begin("ingest", open_source(source, key).shape[0], "records")
+        made = run_ingest(
+            source,
+            gallery,
+            key=key,
+            zero_rows=zero_rows,
+            lineage=lineage,
+            overwrite=overwrite,
+            progress=lambda done, _total: reporter.advance(done),
+        )
+        reporter.end()
+    _print(
+        as_json,
+        {"gallery": made.path, "n": made.n, "d": made.d, "lineage": made.lineage},
+        f"{made.path}: {made.n} records of {made.d} features, lineage {made.lineage}",
+    )
+
+
+@cli.command()
+@_config_argument
+@_json_option
+def plan(config: Path, as_json: bool) -> None:
+    """Show what releasing CONFIG would do, cost and carry. Reads no data, changes nothing.
+
+    Example: scoreshield plan configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.preview import preview
+
+    shown = preview(load_config(config))
+    _print(as_json, shown.to_json(), shown.to_text())
+
+
+@cli.command()
+@_config_argument
+@_json_option
+def release(config: Path, as_json: bool) -> None:
+    """Make the release of CONFIG, resume it, or report it where it is finished.
+
+    Example: scoreshield release configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.progress import standard_reporter
+    from pipeline.release import release as run_release
+
+    settings = load_config(config)
+    with standard_reporter() as reporter:
+        outcome = run_release(settings, reporter)
+    _print(as_json, outcome.to_json(), outcome.to_text())
+
+
+@cli.command()
+@_config_argument
+@_json_option
+def status(config: Path, as_json: bool) -> None:
+    """Say how far the release of CONFIG is, and what its gallery has spent.
+
+    Example: scoreshield status configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.status import release_status
+
+    found = release_status(load_config(config))
+    _print(as_json, found.to_json(), found.to_text())
+
+
+@cli.command()
+@_release_argument
+@click.option("--public-key", help="Accept only a manifest signed with this Ed25519 key (hex).")
+@_json_option
+def verify(release: Path, public_key: str | None, as_json: bool) -> None:
+    """Check RELEASE: signature, digests, completeness and feasibility. Exits 5 on any fault.
+
+    Example: scoreshield verify releases/gram-0123456789ab
+    """
+    from pipeline.errors import IntegrityFailure
+    from pipeline.verify import verify_release
+
+    report = verify_release(release, expected_public_key=public_key)
+    faults = [check for check in report.checks if not check.ok]
+    _print(
+        as_json,
+        {
+            "release": str(release),
+            "ok": not faults,
+            "checks": [
+                {"name": check.name, "ok": check.ok, "detail": check.detail}
+                for check in report.checks
+            ],
+        },
+        "\n".join(
+            f"{'ok   ' if check.ok else 'FAULT'} {check.name}: {check.detail}"
+            for check in report.checks
+        ),
+    )
+    if faults:
+        raise IntegrityFailure(f"{release}: {len(faults)} of {len(report.checks)} checks failed")
+
+
+@cli.command()
+@_release_argument
+@_json_option
+def show(release: Path, as_json: bool) -> None:
+    """Describe RELEASE from its manifest: guarantee, noise, projection, arrays.
+
+    Example: scoreshield show releases/gram-0123456789ab
+    """
+    from pipeline.open import open_release
+    from pipeline.show import render_markdown
+    from scoreshield.manifest import to_json
+
+    manifest = open_release(release).manifest
+    _print(as_json, json.loads(to_json(manifest)), render_markdown(manifest))
+
+
+@cli.group()
+def ledger() -> None:
+    """Make and read the record of spent budget."""
+
+
+@ledger.command("init")
+@_config_argument
+@_json_option
+def ledger_init(config: Path, as_json: bool) -> None:
+    """Make the ledger of CONFIG and open its gallery's account with the configured budget.
+
+    Example: scoreshield ledger init configs/quickstart.yaml
+    """
+    from pipeline.budget import initialise_ledger
+    from pipeline.config import load_config
+    from pipeline.progress import standard_reporter
+    from pipeline.sources import prepare_gallery
+    from pipeline.status import account_json, account_text
+
+    settings = load_config(config)
+    with standard_reporter() as reporter:
+        gallery = prepare_gallery(settings, reporter)
+    account = initialise_ledger(settings, gallery)
+    _print(as_json, account_json(account), account_text(account))
+
+
+@ledger.command("show")
+@_config_argument
+@_json_option
+def ledger_show(config: Path, as_json: bool) -> None:
+    """Print each release of CONFIG's gallery, what is spent and what still fits.
+
+    Example: scoreshield ledger show configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.status import account_json, account_of, account_text
+
+    account = account_of(load_config(config))
+    _print(as_json, account_json(account), account_text(account))
+
+
+@ledger.command("abandon")
+@_config_argument
+@_json_option
+def ledger_abandon(config: Path, as_json: bool) -> None:
+    """Give up the unfinished release of CONFIG; its budget stays spent, its key is destroyed.
+
+    Example: scoreshield ledger abandon configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.release import abandon
+    from pipeline.status import account_json, account_text
+
+    account = abandon(load_config(config))
+    _print(as_json, account_json(account), account_text(account))
+
+
+def main() -> None:
+    """Run a command; errors become one message and the exit code that belongs to them."""
+    from pipeline.errors import ScoreShieldError, exit_code
+
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except click.exceptions.Exit as request:
+        sys.exit(request.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; run the same command again to resume", 6)
+    except ScoreShieldError as error:
+        _fail(str(error), exit_code(error))
+    except Exception as error:
+        if os.environ.get("SCORESHIELD_DEBUG"):
+            raise
+        _fail(
+            f"{type(error).__name__}: {error}. This was not foreseen; finished work is kept, and "
+            "SCORESHIELD_DEBUG=1 shows where it happened",
+            6,
+        )
+
+
+def _fail(message: str, code: int) -> None:
+    if "--json" in sys.argv:
+        click.echo(json.dumps({"error": message, "exit_code": code}))
+    click.echo(f"scoreshield: {message}", err=True)
+    sys.exit(code)
+
+
+def _print(as_json: bool, result: dict[str, Any], text: str) -> None:
+    click.echo(json.dumps(result, indent=1) if as_json else text)

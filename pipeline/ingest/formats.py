@@ -1,0 +1,86 @@
+"""The formats that ingest reads: one line each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.ingest.npy import open_npy
+from pipeline.ingest.npz import open_npz
+from pipeline.ingest.source import Source, reading
+from pipeline.ingest.zarr_array import is_zarr, open_zarr
+from scoreshield.errors import InputRejected
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a kind of source is recognised and opened.
+
+    Attributes
+    ----------
+    kind : short name, kept in the gallery's attributes.
+    description : what a person calls it.
+    recognises : whether an existing path is of this kind, without reading its values.
+    open : path and key (None: the only array) to a source; raises InputRejected.
+    """
+
+    kind: str
+    description: str
+    recognises: Callable[[Path], bool]
+    open: Callable[[Path, str | None], Source]
+
+
+def _file_with(suffix: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() == suffix
+
+
+FORMATS = (
+    Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
+    Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz),
+    Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr),
+)
+
+
+def accepted_kinds() -> str:
+    """The accepted kinds of source in words, for messages and help texts."""
+    return ", ".join(entry.description for entry in FORMATS)
+
+
+def find_format(path: Path) -> Format:
+    """The format of an existing path.
+
+    Raises
+    ------
+    InputRejected
+        Nothing is there, or nothing that ingest reads.
+    """
+    with reading(str(path)):
+        if not path.exists():
+            raise InputRejected(f"{path}: does not exist, expected {accepted_kinds()}.")
+        for entry in FORMATS:
+            if entry.recognises(path):
+                return entry
+    found = f"a file ending in '{path.suffix}'"
+    if path.is_dir():
+        found = "a directory without Zarr metadata"
+    raise InputRejected(f"{path}: found {found}, expected one of: {accepted_kinds()}.")
+
+
+def open_source(path: str | os.PathLike[str], key: str | None = None) -> Source:
+    """Open a matrix for reading, its header checked and its values not yet read.
+
+    Parameters
+    ----------
+    path : a file or directory of an accepted kind.
+    key : which array, where the source holds several: a member of a .npz file, or the path of an
+        array within a Zarr group.
+
+    Raises
+    ------
+    InputRejected
+        The path, the key, the shape or the dtype is not one that ingest accepts.
+    """
+    location = Path(path)
+    return find_format(location).open(location, key)

@@ -1,0 +1,62 @@
+"""Rows that cannot be normalised: found all, named first, before a gallery appears."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InputRejected
+
+_SHOWN_ROWS = 5
+
+
+@dataclass
+class OffendingRows:
+    """Numbers of the first few rows of one kind, and how many there are in all."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, offending: NDArray[np.bool_], start: int) -> None:
+        """Count the marked rows of a panel whose first row is number ``start``."""
+        found = np.flatnonzero(offending)
+        self.count += found.size
+        self.first += [start + int(row) for row in found[: _SHOWN_ROWS - len(self.first)]]
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        return f"{self.count} {'row' if self.count == 1 else 'rows'} (counted from 0: {shown})"
+
+
+def non_finite_rows(panel: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows (k,) hold NaN or an infinity."""
+    if panel.dtype.kind != "f":
+        return np.zeros(panel.shape[0], dtype=bool)
+    return np.asarray(~np.isfinite(panel).all(axis=1))
+
+
+def all_zero_rows(panel: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows (k,) are zero throughout, -0.0 included; a subnormal value is not zero."""
+    return np.asarray(~(panel != 0).any(axis=1))
+
+
+def refuse(name: str, n: int, non_finite: OffendingRows, zero: OffendingRows) -> None:
+    """Raise InputRejected when any row was counted."""
+    faults, advice = [], []
+    if non_finite.count:
+        faults.append(f"NaN or infinite values in {non_finite}")
+        advice.append("Remove or repair the rows with NaN or infinite values.")
+    if zero.count:
+        faults.append(f"only zeros in {zero}")
+        advice.append(
+            "Remove the zero rows, or let --zero-rows substitute map each to one fixed unit "
+            "vector: a zero row has no direction."
+        )
+    if faults:
+        raise InputRejected(
+            f"{name}: found {' and '.join(faults)} of {n}; expected {n} finite, non-zero rows. "
+            + " ".join(advice)
+        )

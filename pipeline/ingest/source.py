@@ -1,0 +1,166 @@
+"""What every format offers to ingest, and the refusals that all formats share."""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Protocol
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.errors import InputRejected
+from scoreshield.fixedpoint import LARGEST_DIMENSION
+
+_REFUSED_KINDS = {
+    "b": "booleans",
+    "c": "complex numbers",
+    "M": "dates",
+    "m": "time differences",
+    "O": "Python objects",
+    "S": "text",
+    "T": "text",
+    "U": "text",
+    "V": "structured or raw bytes",
+}
+_LISTED_ARRAYS = 20
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+
+
+class Source(Protocol):
+    """A real matrix (n, d) that is read once, from the first row to the last."""
+
+    @property
+    def name(self) -> str:
+        """Path of the matrix; the key of an array within a file follows in brackets."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored values, an integer or a float of at most 64 bits."""
+
+    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
+        """Successive panels of ``rows`` rows (the last may be shorter), native byte order.
+
+        ``scratch`` is a directory for formats that have to reorder values on disk because their
+        layout doesn't yield rows. Raises InputRejected where the stored bytes can't be read.
+        """
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One array of a file that may hold several."""
+
+    key: str
+    shape: tuple[int, ...] | None
+    dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key} (shape {self.shape}, {self.dtype})"
+            if self.shape
+            else (f"{self.key} ({self.dtype})")
+        )
+
+
+def choose_key(path: Path, entries: Sequence[ArrayEntry], key: str | None) -> str:
+    """The key asked for, or the only one there is.
+
+    Raises
+    ------
+    InputRejected
+        No array, several arrays and no key, or an unknown key; the message lists what is there.
+    """
+    keys = [entry.key for entry in entries]
+    if key in keys:
+        return key
+    # The matrices first: one of them is what the caller is looking for.
+    ordered = sorted(entries, key=lambda entry: len(entry.shape or ()) != 2)
+    listed = "; ".join(str(entry) for entry in ordered[:_LISTED_ARRAYS])
+    if len(entries) > _LISTED_ARRAYS:
+        listed += f"; and {len(entries) - _LISTED_ARRAYS} more"
+    if key is not None:
+        raise InputRejected(f"{path}: holds no array '{key}'. It holds: {listed or 'no array'}.")
+    if not keys:
+        raise InputRejected(f"{path}: holds no array, expected a 2-D array of numbers.")
+    if len(keys) > 1:
+        raise InputRejected(
+            f"{path}: holds {len(keys)} arrays, expected one or a key that chooses one. "
+            f"Name the key of the embeddings. It holds: {listed}."
+        )
+    return keys[0]
+
+
+def check_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Shape (n, d) of a matrix that can become a gallery.
+
+    Raises
+    ------
+    InputRejected
+        Not real numbers of at most 64 bits, not 2-D, fewer than two rows, no or too many features.
+    """
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        found = _REFUSED_KINDS.get(dtype.kind, "numbers wider than 64 bits")
+        raise InputRejected(
+            f"{name}: found dtype {dtype} ({found}), expected integers, or floats of 16, 32 or "
+            "64 bits. Convert the array first."
+        )
+    if len(shape) != 2:
+        raise InputRejected(
+            f"{name}: found a {len(shape)}-D array of shape {shape}, expected a 2-D array with "
+            "one embedding a row. Reshape it first."
+        )
+    n, d = int(shape[0]), int(shape[1])
+    if n < 2:
+        raise InputRejected(f"{name}: found {n} rows, expected at least 2 records to compare.")
+    if not 1 <= d <= LARGEST_DIMENSION:
+        raise InputRejected(
+            f"{name}: found {d} features a row, expected 1 to {LARGEST_DIMENSION}. "
+            "Rows are records and columns are features; transpose the array if it is the other "
+            "way round."
+        )
+    return n, d
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what foreign bytes make a reader raise into a refusal that says where."""
+    try:
+        yield
+    except InputRejected:
+        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:  # the scratch disk is full: not the source's fault
+            raise
+        raise _unreadable(name, error) from error
+    except (
+        ArithmeticError,
+        BadZipFile,
+        EOFError,
+        LookupError,
+        MemoryError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        TokenError,
+        TypeError,
+        ValueError,
+        zlib.error,
+    ) as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> InputRejected:
+    return InputRejected(
+        f"{name}: could not be read ({type(error).__name__}: {error}). The file may be damaged or "
+        "of another kind; check it with the program that wrote it."
+    )

@@ -1,0 +1,153 @@
+"""From a source to a gallery in one pass: check, normalise, round, write."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import RunFailed
+from pipeline.gallery import (
+    Gallery,
+    chunk_rows,
+    create_embeddings,
+    describe,
+    open_gallery,
+    panels,
+    stored_lineage,
+)
+from pipeline.ingest.formats import find_format
+from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
+from pipeline.ingest.source import Source
+from pipeline.ingest.staging import check_target, staged
+from scoreshield.errors import ParameterError
+from scoreshield.fixedpoint import substitute_row, to_fixed
+
+PANEL_BYTES = 16 * 2**20
+_SLICE_VALUES = 2**19
+
+ZeroRows = Literal["refuse", "substitute"]
+Progress = Callable[[int, int], None]
+
+
+def ingest(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    zero_rows: ZeroRows = "refuse",
+    lineage: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Gallery:
+    """Make the gallery ``target`` of the matrix in ``source``.
+
+    Rows are normalised and rounded to fixed-point unit rows. At most a few panels are in memory.
+    The target appears when everything is written, or not at all.
+
+    Parameters
+    ----------
+    source : a file or directory of an accepted kind, or another gallery.
+    target : directory to make, readable by its owner alone.
+    key : which array, where the source holds several.
+    zero_rows : "refuse" them, or "substitute" one fixed unit vector that depends on d alone.
+    lineage : whose budget the releases of this gallery draw on, 32 hexadecimal digits. By default
+        the source's when that is a gallery, else that of the gallery being overwritten (the same
+        people's data drawn again spends the same budget), else a new one.
+    overwrite : replace an existing gallery; anything else at the target is never replaced.
+    progress : called with (rows done, n) after each panel.
+
+    Raises
+    ------
+    InputRejected
+        The source is not a matrix of finite non-zero rows, or the target may not be replaced.
+    ParameterError
+        ``zero_rows`` or ``lineage`` is not one of the values above.
+    RunFailed
+        The target can't be written, or another ingest is writing it.
+    """
+    if zero_rows not in get_args(ZeroRows):
+        raise ParameterError(f"zero_rows is {zero_rows!r}, expected 'refuse' or 'substitute'.")
+    location, destination = Path(source), Path(os.path.realpath(target))
+    check_target(destination, overwrite)
+    if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
+        raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
+    source_format = find_format(location)
+    matrix = source_format.open(location, key)
+    try:
+        with staged(destination, overwrite) as staging:
+            substituted = _write(matrix, staging, zero_rows == "substitute", progress)
+            describe(
+                str(staging),
+                lineage=lineage or _lineage(matrix, destination),
+                source_kind=source_format.kind,
+                zero_rows=zero_rows,
+                substituted=substituted,
+            )
+    except OSError as error:
+        raise RunFailed(
+            f"{destination}: the gallery could not be written ({error}). Nothing was left there; "
+            "make room or choose another target, and ingest again."
+        ) from error
+    return open_gallery(destination)
+
+
+def _lineage(source: Source, target: Path) -> str:
+    """Lineage of the same people's data where it is known, else a new one.
+
+    The array of a gallery lies in the gallery's directory, whichever way it was named.
+    """
+    for gallery in (Path(os.path.realpath(source.name)).parent, target):
+        found = stored_lineage(gallery)
+        if found is not None:
+            return found
+    return uuid.uuid4().hex
+
+
+def _write(source: Source, staging: Path, substitute: bool, progress: Progress | None) -> int:
+    """Write the rows of ``source``; return how many zero rows were substituted.
+
+    Once a row is refused nothing more is written, but the scan goes on to count them all.
+    """
+    n, d = source.shape
+    array = create_embeddings(str(staging), n, d)
+    non_finite, zero = OffendingRows(), OffendingRows()
+    start = 0
+    for panel in source.panels(_panel_rows(n, d), staging):
+        empty = all_zero_rows(panel)
+        non_finite.add(non_finite_rows(panel), start)
+        zero.add(empty, start)
+        if not non_finite.count and (substitute or not zero.count):
+            array[start : start + panel.shape[0], :] = _fixed_rows(panel, empty)
+        start += panel.shape[0]
+        if progress is not None:
+            progress(start, n)
+    refuse(source.name, n, non_finite, OffendingRows() if substitute else zero)
+    return zero.count
+
+
+def _panel_rows(n: int, d: int) -> int:
+    """Whole chunks, at most 16 MiB as float64: two panels are alive while the next is read."""
+    rows = chunk_rows(n, d)
+    return rows * max(1, PANEL_BYTES // (8 * d * rows))
+
+
+def _fixed_rows(rows: NDArray[Any], empty: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Fixed-point unit rows (k, d), the substitute where a row is empty.
+
+    In slices, because normalising takes several float64 copies of what it is given.
+    """
+    k, d = rows.shape
+    fixed = np.empty((k, d), dtype=np.float32)
+    for start, stop in panels(k, max(1, _SLICE_VALUES // d)):
+        kept = ~empty[start:stop]
+        fixed[start:stop][kept] = to_fixed(rows[start:stop][kept])
+    if empty.any():
+        fixed[empty] = substitute_row(d)
+    return fixed

@@ -1,0 +1,106 @@
+"""The release key: made once, bound to its gallery and settings, destroyed at commit.
+
+The file lives in the private run directory, mode 0600, and workers read it from there; the key is
+never an argument of a task. The same noise on two galleries would reveal their difference, and two
+noises on one gallery would average out, so the file also holds the key's binding: an HMAC over the
+gallery's content digest and over every setting that shapes the noise or the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+
+from pipeline.durable import sync_folder, write_atomically
+from pipeline.errors import IntegrityFailure
+from scoreshield.fixedpoint import FRACTION_BITS
+from scoreshield.mechanism import Mechanism
+from scoreshield.noise import KEY_BYTES
+
+
+def create_key(path: Path, gallery_digest: bytes, release_id: str, mechanism: Mechanism) -> None:
+    """Draw a fresh key from the operating system and write it, bound, to a 0600 file."""
+    key = secrets.token_bytes(KEY_BYTES)
+    binding = _binding(key, gallery_digest, release_id, mechanism)
+    content = json.dumps({"key": key.hex(), "binding": binding})
+    write_atomically(path, content.encode(), mode=0o600)
+
+
+def read_key(path: Path) -> bytes:
+    """The release key.
+
+    Raises
+    ------
+    IntegrityFailure
+        The file is missing, damaged, or readable by others.
+    """
+    return _load(path)[0]
+
+
+def check_binding(path: Path, gallery_digest: bytes, release_id: str, mechanism: Mechanism) -> None:
+    """Refuse to use a key on another gallery, or under other settings, than it was made for.
+
+    Raises
+    ------
+    IntegrityFailure
+        The gallery or a setting differs from what the run was started with.
+    """
+    key, binding = _load(path)
+    if not hmac.compare_digest(binding, _binding(key, gallery_digest, release_id, mechanism)):
+        raise IntegrityFailure(
+            f"release {release_id} was started on another gallery or with other settings than it "
+            "is resumed with; the same noise on both would reveal their difference. Restore what "
+            "it was started with, or abandon it (scoreshield ledger abandon) and release under a "
+            "new name"
+        )
+
+
+def commitment(path: Path) -> str:
+    """A digest that identifies the key without revealing it, for the ledger."""
+    return hashlib.sha256(b"scoreshield key commitment" + read_key(path)).hexdigest()
+
+
+def destroy_key(path: Path) -> None:
+    """Overwrite the key, then remove it. Harmless where it is gone already."""
+    if not path.exists():
+        return
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+    sync_folder(path.parent)
+
+
+def _binding(key: bytes, gallery_digest: bytes, release_id: str, mechanism: Mechanism) -> str:
+    settings = {
+        "release_id": release_id,
+        "mechanism": asdict(mechanism),
+        "fraction_bits": FRACTION_BITS,
+    }
+    message = gallery_digest + json.dumps(settings, sort_keys=True).encode()
+    return hmac.new(key, b"scoreshield binding" + message, hashlib.sha256).hexdigest()
+
+
+def _load(path: Path) -> tuple[bytes, str]:
+    try:
+        mode = path.stat().st_mode
+        content = json.loads(path.read_text())
+        key, binding = bytes.fromhex(content["key"]), str(content["binding"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # The cause may quote the file, so it is not chained.
+        raise IntegrityFailure(f"the release key {path} is missing or damaged") from None
+    if mode & 0o077:
+        raise IntegrityFailure(
+            f"the release key {path} can be read by others (mode {mode & 0o777:o}, expected 600); "
+            "treat it as disclosed: abandon this release"
+        )
+    if len(key) != KEY_BYTES:
+        raise IntegrityFailure(f"the release key {path} is damaged: expected {KEY_BYTES} bytes")
+    return key, binding

@@ -1,0 +1,234 @@
+"""Writing a release: its arrays block by block, its digests, and the manifest last.
+
+Everything is computed from the projected factor, or from the noisy blocks where there was no
+projection. A release directory without a manifest is an interrupted publication and is written
+afresh; one with a manifest is finished and is never touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from pipeline import arrays
+from pipeline.blocks import Triangle, read_block
+from pipeline.durable import sync_folder, write_atomically
+from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.project import STORE as PROJECTION_STORE
+from pipeline.project import describe_array
+from scoreshield.manifest import ArrayRecord, Manifest, to_json
+from scoreshield.released import gram_block, with_unit_diagonal
+
+STORE = "release.zarr"
+MANIFEST = "manifest.json"
+ATTRIBUTE = "scoreshield_manifest"
+"""Attribute of ``release.zarr`` that holds the copy of the manifest."""
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+
+
+@dataclass(frozen=True)
+class PublishJob:
+    """One Gram release to write.
+
+    Attributes
+    ----------
+    directory : release directory
+    triangle : geometry of the noisy blocks; its side is the chunk side of the release
+    arrays : ``"gram"``, ``"factor"`` (which brings ``diagonal`` with it), or both
+    projection : folder made by :func:`pipeline.project.project_task`; None for method ``none``
+    noisy : noisy block store, read only where ``projection`` is None
+    """
+
+    directory: str
+    triangle: Triangle
+    arrays: tuple[str, ...]
+    projection: str | None
+    noisy: str | None
+
+    @property
+    def store(self) -> Path:
+        """Path of the release's Zarr group."""
+        return Path(self.directory) / STORE
+
+
+def prepare_release(job: PublishJob) -> None:
+    """Make the release directory with empty arrays; an interrupted publication is cleared.
+
+    Raises
+    ------
+    ConfigurationError
+        The directory holds a finished release or foreign files, or an array that was asked for
+        can't be made.
+    """
+    _check_arrays(job)
+    _clear(Path(job.directory))
+    arrays.create_group(job.store)
+    n, side = job.triangle.n, job.triangle.side
+    if "factor" in job.arrays:
+        columns = _projected(job, "factor").shape[1]
+        arrays.create_array(job.store, "factor", (n, columns), side)
+        arrays.create_array(job.store, "diagonal", (n,), side)
+    if "gram" in job.arrays:
+        arrays.create_array(job.store, "gram", (n, n), side)
+
+
+def publish_panel(job: PublishJob, index: int) -> int:
+    """Copy row panel ``index`` of factor and diagonal; one task of ``triangle.per_side``."""
+    rows = job.triangle.span(index)
+    factor = _projected(job, "factor")
+    arrays.open_for_writing(job.store, "factor")[rows, :] = arrays.read(
+        factor, (rows, slice(0, factor.shape[1]))
+    )
+    arrays.open_for_writing(job.store, "diagonal")[rows] = arrays.read(
+        _projected(job, "diagonal"), (rows,)
+    )
+    return index
+
+
+def publish_block(job: PublishJob, index: int) -> int:
+    """Write block (i, j) of the Gram matrix and its mirror; one task of ``triangle.count``."""
+    i, j = job.triangle.position(index)
+    rows, columns = job.triangle.span(i), job.triangle.span(j)
+    if job.projection is None:
+        block = _clipped_block(job, index)
+    else:
+        factor = _projected(job, "factor")
+        whole = slice(0, factor.shape[1])
+        left = arrays.read(factor, (rows, whole))
+        right = left if i == j else arrays.read(factor, (columns, whole))
+        block = gram_block(left, right)
+    if i == j:
+        block = with_unit_diagonal(block)
+    gram = arrays.open_for_writing(job.store, "gram")
+    gram[rows, columns] = block
+    if i != j:
+        gram[columns, rows] = np.ascontiguousarray(block.T)
+    return index
+
+
+def describe_arrays(
+    directory: str | Path, progress: Callable[[str], None] | None = None
+) -> dict[str, ArrayRecord]:
+    """Shape, type and digest of every array of a written release, read back from storage.
+
+    Raises
+    ------
+    IntegrityFailure
+        An array is incomplete or damaged.
+    """
+    store = Path(directory) / STORE
+    records = {}
+    for name in sorted(zarr.open_group(str(store), mode="r").array_keys()):
+        records[name] = describe_array(arrays.open_for_reading(store, name))
+        if progress is not None:
+            progress(name)
+    return records
+
+
+def finish(directory: str | Path, manifest: Manifest) -> None:
+    """Make the store durable, copy the manifest into its attributes, then write the manifest.
+
+    Raises
+    ------
+    IntegrityFailure
+        The manifest is not signed or describes other arrays, or a chunk is missing.
+    ConfigurationError
+        The release is already finished.
+    """
+    folder = Path(directory)
+    store = folder / STORE
+    _refuse_finished(folder)
+    if manifest.signature is None:
+        raise IntegrityFailure(f"{folder}: the manifest is not signed; sign it before publishing")
+    arrays.sweep_partial_files(store)
+    _check_complete(store, manifest)
+    text = to_json(manifest)
+    zarr.open_group(str(store), mode="r+").attrs.put({ATTRIBUTE: manifest.model_dump(mode="json")})
+    arrays.sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
+    folder.chmod(_FOLDER_MODE)
+    sync_folder(folder)
+    write_atomically(folder / MANIFEST, text.encode(), mode=_FILE_MODE)
+    sync_folder(folder.parent)
+
+
+def _check_arrays(job: PublishJob) -> None:
+    unknown = sorted(set(job.arrays) - {"factor", "gram"})
+    if unknown or not job.arrays:
+        raise ConfigurationError(
+            f"arrays must name 'factor', 'gram' or both, found {list(job.arrays)!r}"
+        )
+    if "factor" in job.arrays:
+        _projected(job, "factor")
+
+
+def _clear(folder: Path) -> None:
+    """Empty a release directory that was interrupted, and nothing else."""
+    _refuse_finished(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = {STORE}
+    foreign = sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.name not in ours and not entry.name.startswith(f".{MANIFEST}.")
+    )
+    if foreign:
+        raise ConfigurationError(
+            f"{folder} holds {foreign[0]!r}, which no interrupted publication leaves; "
+            "move it away or choose another output folder"
+        )
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _refuse_finished(folder: Path) -> None:
+    if (folder / MANIFEST).exists():
+        raise ConfigurationError(
+            f"{folder} holds a finished release, and releases are never overwritten; "
+            "choose another release id"
+        )
+
+
+def _check_complete(store: Path, manifest: Manifest) -> None:
+    names = sorted(zarr.open_group(str(store), mode="r").array_keys())
+    if names != sorted(manifest.arrays):
+        raise IntegrityFailure(
+            f"{store} holds arrays {names}, the manifest describes {sorted(manifest.arrays)}"
+        )
+    expected = {arrays.METADATA} | {
+        f"{name}/{file}"
+        for name in names
+        for file in (
+            arrays.METADATA,
+            *arrays.chunk_files(arrays.open_for_reading(store, name)),
+        )
+    }
+    different = sorted(expected ^ arrays.stored_files(store))
+    if different:
+        raise IntegrityFailure(
+            f"{store}: {len(different)} files are missing or don't belong there, the first is "
+            f"{different[0]}; run the same command again to publish afresh"
+        )
+
+
+def _clipped_block(job: PublishJob, index: int) -> NDArray[np.float32]:
+    if job.noisy is None:
+        raise ConfigurationError("neither a projection nor noisy blocks to publish were given")
+    return np.clip(read_block(job.noisy, job.triangle, index), -1.0, 1.0)
+
+
+def _projected(job: PublishJob, name: str) -> Any:
+    if job.projection is None:
+        raise ConfigurationError(
+            "projection method 'none' makes no factor; ask for arrays: [gram], or for a method"
+        )
+    return arrays.open_for_reading(Path(job.projection) / PROJECTION_STORE, name)

@@ -1,0 +1,145 @@
+"""The curator's Ed25519 signature on a manifest.
+
+The signature says that the holder of the private key published exactly this manifest, and through
+the digests in it exactly these arrays. The public key travels with the manifest; whoever wants to
+know *who* published compares it with a key that came to them in another way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from pipeline.durable import sync_folder
+from pipeline.errors import ConfigurationError, IntegrityFailure
+from scoreshield.manifest import Manifest, Signature, canonical_bytes
+
+KEY_FILE = "signing-key.pem"
+
+
+def load_or_create_signing_key(private_dir: Path) -> Ed25519PrivateKey:
+    """The signing key in ``private_dir``; made there, for its owner only, on first use.
+
+    Processes that race for the first use all get the same key.
+
+    Raises
+    ------
+    ConfigurationError
+        The key file can be read by others, or is a link.
+    IntegrityFailure
+        The file holds no Ed25519 private key.
+    """
+    path = private_dir / KEY_FILE
+    if not os.path.lexists(path):
+        _create(path)
+    return _load(path)
+
+
+def public_key(key: Ed25519PrivateKey) -> str:
+    """The public key, 64 hexadecimal digits, that readers pass to ``--key``."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def sign(manifest: Manifest, key: Ed25519PrivateKey) -> Manifest:
+    """The manifest with a signature over its canonical bytes; an earlier signature is replaced."""
+    signature = Signature(
+        public_key=public_key(key), value=key.sign(canonical_bytes(manifest)).hex()
+    )
+    return manifest.model_copy(update={"signature": signature})
+
+
+def check_signature(manifest: Manifest, expected_public_key: str | None = None) -> str:
+    """The public key that signed the manifest.
+
+    Parameters
+    ----------
+    expected_public_key : hexadecimal; None accepts any key, which proves that the manifest is
+        whole but not who wrote it
+
+    Raises
+    ------
+    IntegrityFailure
+        There is no signature, it does not fit the manifest, or it is by another key.
+    ConfigurationError
+        ``expected_public_key`` is not 64 hexadecimal digits.
+    """
+    signature = manifest.signature
+    if signature is None:
+        raise IntegrityFailure("the manifest carries no signature; the release was not finished")
+    if expected_public_key is not None and signature.public_key != _normal(expected_public_key):
+        raise IntegrityFailure(
+            f"the manifest is signed by key {signature.public_key}, expected "
+            f"{_normal(expected_public_key)}; it was not published by the holder of that key"
+        )
+    try:
+        verifier = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.public_key))
+        verifier.verify(bytes.fromhex(signature.value), canonical_bytes(manifest))
+    except (InvalidSignature, ValueError) as error:
+        raise IntegrityFailure(
+            "the signature does not fit the manifest: one of them was changed after publication"
+        ) from error
+    return signature.public_key
+
+
+def _normal(key: str) -> str:
+    try:
+        raw = bytes.fromhex(key.strip())
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise ConfigurationError(
+            f"the expected public key must be 64 hexadecimal digits, found {key!r}"
+        )
+    return raw.hex()
+
+
+def _create(path: Path) -> None:
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    # mkstemp makes the file 0600; a link, unlike a rename, never replaces another process's key.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    sync_folder(path.parent)
+
+
+def _load(path: Path) -> Ed25519PrivateKey:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the signing key can't be opened ({error.strerror}); expected a plain file "
+            "that its owner can read"
+        ) from error
+    with os.fdopen(descriptor, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise ConfigurationError(
+                f"{path}: the signing key has mode {mode:04o}, expected 0600: others may have read "
+                "it. If nobody did, run chmod 600 on it; if in doubt, move it away to get a new key"
+            )
+        content = file.read()
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError) as error:
+        raise IntegrityFailure(f"{path}: no private key could be read from it") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise IntegrityFailure(f"{path}: found another kind of key, expected Ed25519")
+    return key

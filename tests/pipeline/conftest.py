@@ -1,0 +1,139 @@
+"""A small release made by the pipeline's own functions, for the tests of its readers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline import blocks
+from pipeline.blocks import Triangle
+from pipeline.project import ProjectJob, project_task, unprojected
+from pipeline.publish import (
+    PublishJob,
+    describe_arrays,
+    finish,
+    prepare_release,
+    publish_block,
+    publish_panel,
+)
+from pipeline.signing import load_or_create_signing_key, sign
+from scoreshield.manifest import Manifest, NoisyRecord, PostProcessing, build_manifest
+from scoreshield.mechanism import calibrate_gram
+
+N, SIDE, SIGMA = 50, 16, 0.3
+"""Four blocks a side, the last one of 2 rows: edges are part of every test."""
+
+
+def noisy_matrix(n: int = N, sigma: float = SIGMA) -> NDArray[np.float32]:
+    """Cosines of random vectors plus mirrored noise, unit diagonal."""
+    random = np.random.default_rng(7)
+    rows = random.normal(size=(n, 8))
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    upper = np.triu(rows @ rows.T + sigma * random.normal(size=(n, n)), 1)
+    return (upper + upper.T + np.eye(n)).astype(np.float32)
+
+
+def write_noisy(path: Path, matrix: NDArray[np.float32], triangle: Triangle) -> str:
+    """A noisy block store that holds ``matrix``."""
+    blocks.create_store(str(path), triangle)
+    for index in range(triangle.count):
+        i, j = triangle.position(index)
+        block = matrix[triangle.span(i), triangle.span(j)]
+        blocks.write_block(str(path), triangle, index, block)
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a release was made of."""
+
+    folder: Path
+    job: PublishJob
+    manifest: Manifest
+
+
+def write_arrays(job: PublishJob) -> None:
+    """Run every publishing task in this process."""
+    prepare_release(job)
+    if "factor" in job.arrays:
+        for index in range(job.triangle.per_side):
+            publish_panel(job, index)
+    if "gram" in job.arrays:
+        for index in range(job.triangle.count):
+            publish_block(job, index)
+
+
+def unsigned_manifest(
+    folder: Path, post_processing: PostProcessing, n: int = N, release_id: str = "gram-test"
+) -> Manifest:
+    """A manifest for the arrays in ``folder``."""
+    return build_manifest(
+        calibrate_gram(n, 8, 1.0, 1e-6),
+        post_processing,
+        release_id=release_id,
+        published_at="2026-01-02T03:04:05Z",
+        software={"scoreshield": "0.1.0"},
+        arrays=describe_arrays(folder),
+        noisy=NoisyRecord(sha256="0" * 64, blocks=10, block_side=SIDE, dtype="float32"),
+    )
+
+
+def make(root: Path, method: str, arrays: tuple[str, ...]) -> Made:
+    """A whole release under ``root``."""
+    triangle = Triangle(N, SIDE)
+    noisy = write_noisy(root / "noisy.zarr", noisy_matrix(), triangle)
+    if method == "none":
+        post_processing, projection = unprojected(N), None
+    else:
+        projection = str(root / "projection")
+        project = ProjectJob(noisy, triangle, SIGMA, method, 1e-7, 500, None, projection)
+        post_processing = project_task(project).post_processing
+    job = PublishJob(str(root / "release"), triangle, arrays, projection, noisy)
+    write_arrays(job)
+    key = load_or_create_signing_key(root)
+    manifest = sign(unsigned_manifest(root / "release", post_processing), key)
+    finish(job.directory, manifest)
+    return Made(root / "release", job, manifest)
+
+
+@pytest.fixture(scope="session")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
+    """Releases by method and arrays, each made once a session and not to be changed."""
+    made: dict[tuple[str, tuple[str, ...]], Made] = {}
+
+    def get(method: str = "nearest", arrays: tuple[str, ...] = ("factor", "gram")) -> Made:
+        if (method, arrays) not in made:
+            made[method, arrays] = make(tmp_path_factory.mktemp(method), method, arrays)
+        return made[method, arrays]
+
+    return get
+
+
+@pytest.fixture
+def release_copy(releases: Callable[..., Made], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a release that a test may damage."""
+
+    def copy(method: str = "nearest", arrays: tuple[str, ...] = ("factor", "gram")) -> Path:
+        return Path(shutil.copytree(releases(method, arrays).folder, tmp_path / "copy"))
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def toolbox() -> type:
+    """The builders of this module, for tests that make their own."""
+
+    class Toolbox:
+        noisy_matrix = staticmethod(noisy_matrix)
+        write_noisy = staticmethod(write_noisy)
+        write_arrays = staticmethod(write_arrays)
+        unsigned_manifest = staticmethod(unsigned_manifest)
+        n, side, sigma = N, SIDE, SIGMA
+
+    return Toolbox

@@ -1,0 +1,85 @@
+"""Ingest holds a few panels, never the array: peak memory of a fresh process on 205 MB sources."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+ROWS, FEATURES = 100_000, 256
+SOURCE_MB = ROWS * FEATURES * 8 / 1e6
+ALLOWED_GROWTH_MB = 100
+
+MEASURE = """
+import sys
+import numpy as np
+from pipeline.ingest import ingest
+
+def peak_megabytes():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+source, folder = sys.argv[1:]
+np.save(folder + "/small.npy", np.ones((4, 3)))
+ingest(folder + "/small.npy", folder + "/small.zarr")  # loads every library before measuring
+before = peak_megabytes()
+ingest(source, folder + "/gallery.zarr")
+print(peak_megabytes() - before)
+"""
+
+
+def write_npy(path: Path, *, fortran: bool) -> Path:
+    """Write the file in slices, so that this process stays small as well."""
+    file = np.lib.format.open_memmap(
+        path, mode="w+", dtype=np.float64, shape=(ROWS, FEATURES), fortran_order=fortran
+    )
+    rows = np.arange(1.0, FEATURES + 1)
+    for start in range(0, ROWS, 10_000):
+        file[start : start + 10_000] = rows + np.arange(start, start + 10_000)[:, None] % 97
+    file.flush()
+    return path
+
+
+def c_order(folder: Path) -> Path:
+    return write_npy(folder / "c.npy", fortran=False)
+
+
+def fortran_order(folder: Path) -> Path:
+    return write_npy(folder / "f.npy", fortran=True)
+
+
+def fortran_order_in_npz(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "f.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.write(write_npy(folder / "f.npy", fortran=True), "f.npy")
+    return folder / "f.npz"
+
+
+def zarr_chunked_along_features(folder: Path) -> Path:
+    array = zarr.create_array(
+        folder / "columns.zarr", shape=(ROWS, FEATURES), chunks=(ROWS, 4), dtype="float64"
+    )
+    for first in range(0, FEATURES, 4):
+        array[:, first : first + 4] = np.arange(first + 1.0, first + 5) + np.zeros((ROWS, 1))
+    return folder / "columns.zarr"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
+@pytest.mark.parametrize(
+    "make", [c_order, fortran_order, fortran_order_in_npz, zarr_chunked_along_features]
+)
+def test_peak_memory_is_a_few_panels(tmp_path, make):
+    source = make(tmp_path)
+    measured = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(source), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    growth = float(measured.stdout)
+    assert SOURCE_MB > 200
+    assert growth < ALLOWED_GROWTH_MB, f"peak memory grew by {growth:.0f} MB"
