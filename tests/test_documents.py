@@ -1,0 +1,145 @@
+"""The documents say what the code does: commands, keys and examples in them are checked or run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from pipeline.cli import cli
+from pipeline.config import Config, load_config
+from pipeline.errors import EXIT_CODES
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def shell_commands() -> list[str]:
+    return [line for block in fenced("sh") for line in block.splitlines() if line]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tracked files: what a stranger's clone holds."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_the_readme_commands_run_in_their_order_and_its_examples_too(clone: Path) -> None:
+    scoreshield = Path(sys.executable).parent / "scoreshield"
+    ran = []
+    for line in shell_commands():
+        for command in line.split(" && "):
+            if command.startswith(("pip install ", "pytest")):
+                continue
+            assert command.startswith("scoreshield "), f"unexpected command in README: {command}"
+            words = [str(scoreshield), *command.split()[1:]]
+            result = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, f"{command}\n{result.stderr}"
+            ran.append(command)
+    assert "scoreshield release configs/quickstart.yaml" in ran
+    for example in fenced("python"):
+        result = subprocess.run(
+            [sys.executable, "-c", example], cwd=clone, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, f"{example}\n{result.stderr}"
+        assert result.stdout
+
+
+def test_the_readme_opens_with_its_two_commands() -> None:
+    commands = shell_commands()
+    assert commands[0] == "pip install -e . && scoreshield release configs/quickstart.yaml"
+    assert "pip install -e '.[test]' && pytest" in commands
+    assert README.index(commands[0]) < 1500
+
+
+@pytest.mark.slow
+def test_the_readme_install_command_works_in_a_new_environment(clone: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    activated = f". {tmp_path / 'venv'}/bin/activate && {shell_commands()[0]}"
+    subprocess.run(["bash", "-euc", activated], cwd=clone, check=True)
+    assert (clone / "releases" / "digits" / "manifest.json").exists()
+
+
+def test_every_local_link_of_a_document_leads_somewhere() -> None:
+    for document in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from sections(field.annotation)
+
+
+def test_every_configuration_key_is_documented_in_its_own_words() -> None:
+    document = (ROOT / "docs" / "configuration.md").read_text()
+    for section in sections(Config):
+        for key, field in section.model_fields.items():
+            row = next((line for line in document.splitlines() if f"| `{key}` |" in line), None)
+            assert row is not None, f"{section.__name__}.{key} is not documented"
+            if field.description is not None:
+                assert field.description in document, f"{section.__name__}.{key}"
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def test_every_command_and_option_is_documented_and_has_an_example() -> None:
+    document = (ROOT / "docs" / "commands.md").read_text()
+    for name, command in commands(cli):
+        chapter = document.split(f"## {name}\n")
+        assert len(chapter) == 2, f"{name} is not documented"
+        text = chapter[1].split("\n## ")[0]
+        assert f"Example: `scoreshield {name} " in text
+        assert "Example: scoreshield" in str(command.help)
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert f"`{parameter.opts[0]}`" in text, f"{name} {parameter.opts[0]}"
+                assert str(parameter.help) in text, f"{name} {parameter.opts[0]}"
+
+
+def test_every_exit_code_is_documented() -> None:
+    for code in {0, *EXIT_CODES.values()}:
+        assert f"| {code} |" in (ROOT / "docs" / "commands.md").read_text()
+        assert f"{code} " in README
+
+
+def test_every_configuration_in_the_repository_is_valid() -> None:
+    found = sorted(ROOT.glob("configs/*.yaml"))
+    assert found
+    for path in found:
+        load_config(path)
+
+
+def test_the_changelog_has_an_unreleased_section() -> None:
+    assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
