@@ -123,7 +123,11 @@ def array_digest(array: Any) -> str:
 
 def chunk_files(array: Any) -> list[str]:
     """Names of the chunk files that a complete array has, relative to the array's folder."""
-    counts = (-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True))
+    # An axis of length zero has no chunks: the factor of a matrix without recoverable signal.
+    counts = (
+        -(-size // chunk) if size else 0
+        for size, chunk in zip(array.shape, array.chunks, strict=True)
+    )
     return [
         "/".join(("c", *map(str, position)))
         for position in itertools.product(*(range(count) for count in counts))

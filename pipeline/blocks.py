@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
 
 _ARRAY = "blocks"
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class Receipt:
 def create_store(path: str, triangle: Triangle) -> None:
     """Make an empty block store; an existing one of the same geometry is kept.
 
+    One that a crash left without its array is finished.
+
     Raises
     ------
     IntegrityFailure
         A store of another geometry is in the way.
     """
     shape = (triangle.count, triangle.side, triangle.side)
-    if os.path.exists(path):
+    if os.path.exists(os.path.join(path, _ARRAY, "zarr.json")):
         found = _array(path).shape
         if found != shape:
             raise IntegrityFailure(
@@ -88,7 +92,7 @@ def create_store(path: str, triangle: Triangle) -> None:
                 "a run can't change its block side half way"
             )
         return
-    group = zarr.create_group(path, zarr_format=3)
+    group = zarr.open_group(path, mode="a", zarr_format=3)
     group.create_array(
         _ARRAY,
         shape=shape,
@@ -98,8 +102,9 @@ def create_store(path: str, triangle: Triangle) -> None:
         # Noise does not compress; the checksum turns a flipped byte into an error.
         serializer=BytesCodec(endian="little"),
         compressors=[Crc32cCodec()],
-        config={"write_empty_chunks": True},
     )
+    # A handle of an earlier store at this path would write in its geometry.
+    _array.cache_clear()
 
 
 def write_block(path: str, triangle: Triangle, index: int, block: NDArray[np.float32]) -> Receipt:
@@ -118,9 +123,15 @@ def read_block(path: str, triangle: Triangle, index: int) -> NDArray[np.float32]
     Raises
     ------
     IntegrityFailure
-        The chunk is missing, fails its checksum, or holds values that are not finite.
+        The chunk is missing, fails its checksum, holds values that are not finite, or belongs to
+        another geometry.
     """
     padded = _read_padded(path, index)
+    if padded.shape != (triangle.side, triangle.side):
+        raise IntegrityFailure(
+            f"noisy block {index} of {path} has shape {padded.shape}, expected "
+            f"{(triangle.side, triangle.side)}; the store was written with another block side"
+        )
     i, j = triangle.position(index)
     rows, columns = triangle.span(i), triangle.span(j)
     return padded[: rows.stop - rows.start, : columns.stop - columns.start]
@@ -134,12 +145,6 @@ def matches(path: str, receipt: Receipt) -> bool:
         return False
 
 
-def stored_chunks(path: str) -> set[str]:
-    """Names of the chunk files that are there, relative to the array."""
-    root = Path(path) / _ARRAY / "c"
-    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
-
-
 def save_receipt(folder: str, receipt: Receipt) -> None:
     """Write a receipt durably; the block it names must have been written before."""
     text = json.dumps(asdict(receipt), sort_keys=True) + "\n"
@@ -149,11 +154,11 @@ def save_receipt(folder: str, receipt: Receipt) -> None:
 def load_receipt(folder: str, index: int) -> Receipt | None:
     """The receipt of one block, or None where it has none or an unreadable one."""
     try:
-        found = json.loads((Path(folder) / f"{index}.json").read_text())
-        receipt = Receipt(int(found["block"]), str(found["sha256"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        receipt = Receipt(**json.loads((Path(folder) / f"{index}.json").read_text()))
+        intact = receipt.block == index and _DIGEST.fullmatch(receipt.sha256) is not None
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return receipt if receipt.block == index else None
+    return receipt if intact else None
 
 
 def load_receipts(folder: str, triangle: Triangle) -> Iterator[Receipt | None]:
@@ -188,4 +193,11 @@ def _sha256(padded: NDArray[np.float32]) -> str:
 @lru_cache(maxsize=8)
 def _array(path: str) -> Any:
     """The opened Zarr array; one handle a process and store."""
-    return zarr.open_group(path, mode="r+")[_ARRAY]
+    try:
+        # How to write empty chunks is not stored with an array: it is said at each opening.
+        array: Any = zarr.open_group(path, mode="r+")[_ARRAY]
+        return array.with_config({"write_empty_chunks": True})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityFailure(
+            f"the store of noisy blocks {path} can't be opened: {error}"
+        ) from error

@@ -38,17 +38,19 @@ def open_ledger(config: Config, gallery: Gallery, fingerprint: bytes) -> Ledger:
     if ledger_exists(config):
         ledger = Ledger.open(config.ledger.url)
         if ledger.find_account(gallery.lineage) is None:
-            _check_may_create(config, gallery, f"no account for lineage {gallery.lineage}")
+            check_may_create(config, gallery)
     else:
-        _check_may_create(config, gallery, "no ledger")
+        check_may_create(config, gallery)
         ledger = _create(config)
-    ledger.open_account(gallery.lineage, _budget(config), fingerprint)
+    ledger.open_account(gallery.lineage, configured_budget(config), fingerprint)
     return ledger
 
 
 def initialise_ledger(config: Config, gallery: Gallery) -> Account:
     """Make the ledger and the gallery's account, whatever was released before."""
-    return _create(config).open_account(gallery.lineage, _budget(config), content_digest(gallery))
+    return _create(config).open_account(
+        gallery.lineage, configured_budget(config), content_digest(gallery)
+    )
 
 
 def existing_account(config: Config, gallery: Gallery) -> Account | None:
@@ -71,20 +73,12 @@ def ledger_path(config: Config) -> Path:
 def earlier_traces(config: Config, lineage: str) -> list[Path]:
     """Releases and runs of a gallery lineage that lie beside this configuration."""
     manifests = sorted(config.output.glob("*/manifest.json"))
+    # A run is recorded before its first noise, and stays recorded when it is abandoned.
     runs = sorted((config.private / "runs").glob("*/run.json"))
     published = [
-        file.parent
-        for file in manifests
-        if _read(file).get("composition", {}).get("lineage") == lineage
+        file.parent for file in manifests if _may_be_of(lineage, file, "composition", "lineage")
     ]
-    # A run that has neither key nor noise was refused before it spent anything.
-    started = [
-        file.parent
-        for file in runs
-        if _read(file).get("lineage") == lineage
-        and any((file.parent / name).exists() for name in ("release.key", "noisy.zarr"))
-    ]
-    return published + started
+    return published + [file.parent for file in runs if _may_be_of(lineage, file, "lineage")]
 
 
 def _create(config: Config) -> Ledger:
@@ -92,18 +86,31 @@ def _create(config: Config) -> Ledger:
     return Ledger.create(config.ledger.url)
 
 
-def _budget(config: Config) -> Budget:
+def configured_budget(config: Config) -> Budget:
+    """The total budget that a configuration names."""
     return Budget(config.ledger.epsilon, config.ledger.delta)
 
 
-def _check_may_create(config: Config, gallery: Gallery, found: str) -> None:
+def check_may_create(config: Config, gallery: Gallery | None) -> None:
+    """Refuse to open an account where that is not allowed or would forget a spend.
+
+    Parameters
+    ----------
+    gallery : None where the source was never ingested here, and so has left no trace.
+
+    Raises
+    ------
+    BudgetRefused
+        ``ledger.create`` is not set, or there are earlier releases or runs.
+    """
     where = ledger_path(config)
+    found = "no account for this gallery" if where.exists() else "no ledger"
     if not config.ledger.create:
         raise BudgetRefused(
             f"{where}: found {found}. Make one with 'scoreshield ledger init CONFIG', or set "
             "ledger.create: true to let the first release of a gallery make it"
         )
-    traces = earlier_traces(config, gallery.lineage)
+    traces = earlier_traces(config, gallery.lineage) if gallery is not None else []
     if traces:
         raise BudgetRefused(
             f"{where}: found {found}, but this gallery was released before ({traces[0]}), so what "
@@ -112,9 +119,12 @@ def _check_may_create(config: Config, gallery: Gallery, found: str) -> None:
         )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _may_be_of(lineage: str, file: Path, *place: str) -> bool:
+    """Whether a record names a lineage, or can't be read and so may have named it."""
     try:
-        content = json.loads(file.read_text())
+        found: Any = json.loads(file.read_text())
     except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return True
+    for key in place:
+        found = found.get(key) if isinstance(found, dict) else None
+    return bool(found == lineage)

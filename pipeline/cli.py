@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,17 @@ def plan(config: Path, as_json: bool) -> None:
     _print(as_json, shown.to_json(), shown.to_text())
 
 
-@cli.command()
+class _ListsMethods(click.Command):
+    """A command whose help ends with the projection methods, loaded only when it is shown."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from scoreshield.projection import METHODS
+
+        with formatter.section("Projection methods"):
+            formatter.write_dl([(method.name, method.summary) for method in METHODS.values()])
+
+
+@cli.command(cls=_ListsMethods)
 @_config_argument
 @_json_option
 def release(config: Path, as_json: bool) -> None:
@@ -133,10 +144,12 @@ def verify(release: Path, public_key: str | None, as_json: bool) -> None:
 
     Example: scoreshield verify releases/gram-0123456789ab
     """
-    from pipeline.errors import IntegrityFailure
+    from pipeline.errors import IntegrityFailure, exit_code
+    from pipeline.progress import Checking, standard_reporter
     from pipeline.verify import verify_release
 
-    report = verify_release(release, expected_public_key=public_key)
+    with standard_reporter() as reporter:
+        report = verify_release(release, public_key, Checking(reporter))
     faults = [check for check in report.checks if not check.ok]
     _print(
         as_json,
@@ -154,7 +167,9 @@ def verify(release: Path, public_key: str | None, as_json: bool) -> None:
         ),
     )
     if faults:
-        raise IntegrityFailure(f"{release}: {len(faults)} of {len(report.checks)} checks failed")
+        # The result is printed already: one more object would make it two.
+        click.echo(f"scoreshield: {release}: {len(faults)} checks failed", err=True)
+        click.get_current_context().exit(exit_code(IntegrityFailure()))
 
 
 @cli.command()
@@ -234,30 +249,40 @@ def main() -> None:
     """Run a command; errors become one message and the exit code that belongs to them."""
     from pipeline.errors import ScoreShieldError, exit_code
 
+    # Schedulers of preemptible machines end a job with SIGTERM: stop as for Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.exceptions.Exit as request:
-        sys.exit(request.exit_code)
-    except click.ClickException as error:
+        sys.exit(cli.main(prog_name="scoreshield", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "scoreshield"
+        _fail(f"{error.format_message()} See '{where} --help'", 2)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; run the same command again to resume", 6)
     except ScoreShieldError as error:
-        _fail(str(error), exit_code(error))
+        _fail(str(error), exit_code(error), _numbers(error))
     except Exception as error:
         if os.environ.get("SCORESHIELD_DEBUG"):
             raise
         _fail(
-            f"{type(error).__name__}: {error}. This was not foreseen; finished work is kept, and "
-            "SCORESHIELD_DEBUG=1 shows where it happened",
+            f"{type(error).__name__}: {' '.join(str(error).split())}. This was not foreseen; "
+            "finished work is kept, and SCORESHIELD_DEBUG=1 shows where it happened",
             6,
         )
 
 
-def _fail(message: str, code: int) -> None:
+def _numbers(error: Exception) -> dict[str, float]:
+    """What an overspend error states, as numbers."""
+    from pipeline.ledger import OverspendRefused
+
+    return error.forecast.numbers() if isinstance(error, OverspendRefused) else {}
+
+
+def _fail(message: str, code: int, numbers: dict[str, float] | None = None) -> None:
     if "--json" in sys.argv:
-        click.echo(json.dumps({"error": message, "exit_code": code}))
+        click.echo(json.dumps({"error": message, "exit_code": code, **(numbers or {})}))
     click.echo(f"scoreshield: {message}", err=True)
     sys.exit(code)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,8 +38,17 @@ def _number(value: object) -> object:
     return value
 
 
+def _count_or_auto(value: object) -> object:
+    """A union's two complaints about one wrong value, as one."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"expected a whole number or 'auto', found {_shown(value)}")
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Count = Annotated[int, BeforeValidator(_number)]
+CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
+Bytes = Annotated[ByteSize, BeforeValidator(_number)]
 
 
 class Section(BaseModel):
@@ -94,7 +104,7 @@ class Projection(Section):
     max_iterations: Count = Field(
         default=500, ge=1, description="Iterations after which it stops all the same, and says so."
     )
-    rank: Count | Literal["auto"] = Field(
+    rank: CountOrAuto = Field(
         default="auto", description="Rank kept in each iteration; `auto` chooses it."
     )
 
@@ -143,14 +153,15 @@ class Cluster(Section):
     threads_per_worker: Count = Field(
         default=1, ge=1, le=256, description="Blocks one worker computes at the same time."
     )
-    memory_limit: ByteSize = Field(
+    memory_limit: Bytes = Field(
         default=ByteSize(4 * 2**30),
-        validate_default=True,
         ge=256 * 2**20,
+        le=2**50,
         description="Memory of one worker, for instance `4GiB`; a plan that needs more is refused.",
     )
 
 
+_LONGEST_TEXT = 2**18
 _RELEASE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ArrayName = Literal["factor", "gram"]
 
@@ -172,10 +183,13 @@ class Config(Section):
         description="Lineage to carry on when the source is a new version of an earlier gallery.",
     )
     output: Path = Field(
-        default=Path("releases"), description="Folder of published releases, one folder each."
+        default=Path("releases"),
+        validate_default=True,
+        description="Folder of published releases, one folder each.",
     )
     private: Path = Field(
         default=Path("private"),
+        validate_default=True,
         description="Folder that only the curator can enter: runs, keys, ingested galleries.",
     )
     release: str | None = Field(
@@ -195,7 +209,7 @@ class Config(Section):
     )
     ledger: Ledger
     cluster: Cluster = Cluster()
-    block_side: Count | Literal["auto"] = Field(
+    block_side: CountOrAuto = Field(
         default="auto",
         description="Rows of one block; `auto` chooses it. The noise never depends on it.",
     )
@@ -211,7 +225,13 @@ class Config(Section):
         prefix = "sqlite:///"
         if not ledger.url.startswith(prefix):
             raise ValueError(f"url: expected sqlite:///PATH, found {ledger.url!r}")
-        path = _anchored(Path(ledger.url.removeprefix(prefix)), info)
+        named = ledger.url.removeprefix(prefix)
+        if named in ("", ":memory:") or "?" in named:
+            raise ValueError(
+                f"url: expected a file after sqlite:///, found {ledger.url!r}; a ledger must "
+                "outlive the run"
+            )
+        path = _anchored(Path(named), info)
         return ledger.model_copy(update={"url": f"{prefix}{path}"})
 
     @field_validator("release")
@@ -224,12 +244,28 @@ class Config(Section):
             )
         return name
 
+    @field_validator("arrays")
+    @classmethod
+    def _each_array_once(cls, arrays: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(arrays)) < len(arrays):
+            raise ValueError(f"expected each array once, found {', '.join(arrays)}")
+        return arrays
+
     @field_validator("block_side")
     @classmethod
     def _block_side_in_range(cls, side: int | str) -> int | str:
         if isinstance(side, int) and not 16 <= side <= 16384:
             raise ValueError(f"expected 16 to 16384 or 'auto', found {side}")
         return side
+
+    @model_validator(mode="after")
+    def _private_is_not_published(self) -> Config:
+        if self.private.is_relative_to(self.output):
+            raise ValueError(
+                f"private: expected a folder outside the published one, found {self.private} "
+                f"inside output {self.output}; whoever reads releases would reach keys"
+            )
+        return self
 
     @model_validator(mode="after")
     def _arrays_exist_for_the_method(self) -> Config:
@@ -249,14 +285,7 @@ def load_config(path: Path) -> Config:
         The file can't be read, isn't a mapping, or a key or value isn't allowed; all faults are
         listed, each with its place.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: can't read this configuration: {error}") from error
-    try:
-        content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (derived from SafeLoader)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}: not valid YAML: {_one_line(error)}") from error
+    content = _parsed(path, _text(path))
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"{path}: expected a mapping of settings such as 'gallery: faces.npy', "
@@ -272,8 +301,43 @@ def load_config(path: Path) -> Config:
         raise ConfigurationError(f"{path}: {error}") from error
 
 
+def _text(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST_TEXT + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: can't read this configuration: {error}") from error
+    if len(text) > _LONGEST_TEXT:
+        raise ConfigurationError(
+            f"{path}: expected a configuration of at most {_LONGEST_TEXT} characters, found more; "
+            "is this the gallery?"
+        )
+    return text
+
+
+def _parsed(path: Path, text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (derived from SafeLoader)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # PyYAML lets through what its constructors stumble over, such as an impossible date.
+        raise ConfigurationError(f"{path}: not valid YAML: {_one_line(error)}") from error
+    except RecursionError:
+        raise ConfigurationError(
+            f"{path}: expected settings at most two levels deep, found far more"
+        ) from None
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, where the last one would silently win."""
+    """Safe YAML that refuses what would silently mislead.
+
+    A key given twice, where the last one would win; and aliases, which no setting needs and which
+    let a short text grow without bound.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -290,7 +354,12 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _anchored(path: Path, info: ValidationInfo) -> Path:
     folder = (info.context or {}).get("folder", Path.cwd())
-    return Path(folder / path.expanduser()).resolve()
+    if path == Path():
+        raise ValueError("expected a path, found nothing")
+    try:
+        return Path(folder / path.expanduser()).resolve()
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"expected a path, found {str(path)!r}: {error}") from error
 
 
 def _faults(error: ValidationError) -> list[str]:
@@ -298,19 +367,21 @@ def _faults(error: ValidationError) -> list[str]:
 
 
 def _fault(fault: Any) -> str:
-    place = ".".join(str(part) for part in fault["loc"] if not _is_union_branch(str(part)))
+    place = ".".join(str(part) for part in fault["loc"])
     prefix = f"{place}: " if place else ""
     if fault["type"] == "extra_forbidden":
         return f"{prefix}unknown key{_suggestion(fault['loc'])}"
     if fault["type"] == "missing":
         return f"{prefix}this key is required"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    shown = "" if "found" in message else f", found {fault['input']!r}"
+    # A fault of a whole section names its key itself; the section would only bury it.
+    named = "found" in message or isinstance(fault["input"], dict | BaseModel)
+    shown = "" if named else f", found {_shown(fault['input'])}"
     return f"{prefix}{message[0].lower()}{message[1:]}{shown}"
 
 
-def _is_union_branch(part: str) -> bool:
-    return part.startswith(("literal[", "constrained-", "function-", "int", "float"))
+def _shown(value: object) -> str:
+    return reprlib.repr(value)
 
 
 def _suggestion(location: tuple[str | int, ...]) -> str:
@@ -318,7 +389,7 @@ def _suggestion(location: tuple[str | int, ...]) -> str:
     for part in location[:-1]:
         section = section.model_fields[str(part)].annotation
     known = list(section.model_fields)
-    nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.4)
+    nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     return f"; did you mean {nearest[0]!r}?" if nearest else f"; known keys: {', '.join(known)}"
 
 

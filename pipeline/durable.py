@@ -35,7 +35,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_private(folder: Path) -> Path:
-    """Make a folder, and those above it, that only its owner can enter."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder that only its owner can enter; folders above it get their usual modes."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder

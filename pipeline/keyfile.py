@@ -22,6 +22,11 @@ from scoreshield.fixedpoint import FRACTION_BITS
 from scoreshield.mechanism import Mechanism
 from scoreshield.noise import KEY_BYTES
 
+_REMEDY = (
+    "restore the file, or give the release up with 'scoreshield ledger abandon CONFIG' and release "
+    "under another name: fresh noise on the same gallery would average out with noise already made"
+)
+
 
 def create_key(path: Path, gallery_digest: bytes, release_id: str, mechanism: Mechanism) -> None:
     """Draw a fresh key from the operating system and write it, bound, to a 0600 file."""
@@ -89,18 +94,30 @@ def _binding(key: bytes, gallery_digest: bytes, release_id: str, mechanism: Mech
 
 
 def _load(path: Path) -> tuple[bytes, str]:
-    try:
-        mode = path.stat().st_mode
-        content = json.loads(path.read_text())
-        key, binding = bytes.fromhex(content["key"]), str(content["binding"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # The cause may quote the file, so it is not chained.
-        raise IntegrityFailure(f"the release key {path} is missing or damaged") from None
+    content = _parsed(path)
+    if content is None:
+        raise IntegrityFailure(f"the release key {path} is missing or damaged; {_REMEDY}")
+    key, binding, mode = content
     if mode & 0o077:
         raise IntegrityFailure(
             f"the release key {path} can be read by others (mode {mode & 0o777:o}, expected 600); "
-            "treat it as disclosed: abandon this release"
+            "treat it as disclosed: abandon this release (scoreshield ledger abandon CONFIG)"
         )
     if len(key) != KEY_BYTES:
-        raise IntegrityFailure(f"the release key {path} is damaged: expected {KEY_BYTES} bytes")
+        raise IntegrityFailure(
+            f"the release key {path} is damaged: expected {KEY_BYTES} bytes; {_REMEDY}"
+        )
     return key, binding
+
+
+def _parsed(path: Path) -> tuple[bytes, str, int] | None:
+    """Key, binding and mode of the file, or None.
+
+    No error leaves: a parser's error quotes the file, and would hang on whatever is raised next.
+    """
+    try:
+        mode = path.stat().st_mode
+        content = json.loads(path.read_text())
+        return bytes.fromhex(content["key"]), str(content["binding"]), mode
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import sqlite3
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -281,21 +282,9 @@ class Ledger:
                 f"ledger {path}: its folder {path.parent} does not exist; make the folder first"
             )
         _refuse_network(path)
-        ledger = cls(path)
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            sync_folder(path.parent)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise ConfigurationError(f"ledger {path} cannot be made: {error.strerror}") from error
-        with ledger._writing() as connection:
-            if not sql.inspect(connection).get_table_names():
-                _schema.create_all(connection)
-                for trigger in _SQLITE_TRIGGERS:
-                    connection.exec_driver_sql(trigger)
-                identity = {"format": _FORMAT, "secret": secrets.token_hex(32)}
-                connection.execute(sql.insert(_identity).values(identity))
+        if not os.path.lexists(path):
+            cls._make_file(path)
+        cls(path)._set_up()
         return cls.open(url)
 
     @classmethod
@@ -318,6 +307,34 @@ class Ledger:
         with ledger._reading() as connection:
             ledger._secret = ledger._verified_secret(connection)
         return ledger
+
+    @classmethod
+    def _make_file(cls, path: Path) -> None:
+        """Let a complete ledger appear under its name: nobody ever opens half of one."""
+        try:
+            # mkstemp makes the file 0600; a link, unlike a rename, never replaces a ledger.
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            os.close(handle)
+            try:
+                cls(Path(temporary))._set_up()
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+            finally:
+                os.unlink(temporary)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise ConfigurationError(f"ledger {path} cannot be made: {error.strerror}") from error
+
+    def _set_up(self) -> None:
+        """Fill an empty database; one that holds anything is left as it is."""
+        with self._writing() as connection:
+            if sql.inspect(connection).get_table_names():
+                return
+            _schema.create_all(connection)
+            for trigger in _SQLITE_TRIGGERS:
+                connection.exec_driver_sql(trigger)
+            identity = {"format": _FORMAT, "secret": secrets.token_hex(32)}
+            connection.execute(sql.insert(_identity).values(identity))
 
     def open_account(self, lineage: str, budget: Budget, fingerprint: bytes) -> Account:
         """The account of a lineage, opened with ``budget`` if there is none yet.

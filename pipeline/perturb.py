@@ -7,14 +7,14 @@ writes one noisy block and returns a receipt. A clean value never leaves the tas
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from pipeline.blocks import Receipt, Triangle, load_receipt, matches, save_receipt, write_block
 from pipeline.gallery import read_rows
 from pipeline.keyfile import read_key
-from scoreshield.fixedpoint import check_fixed
 from scoreshield.mechanism import Mechanism, noisy_block
 
 
@@ -36,10 +36,9 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
 
     Raises
     ------
-    InputRejected
-        A gallery row breaks the bounds that the sensitivity rests on.
     IntegrityFailure
-        The gallery or the key can't be read.
+        The gallery or the key can't be read, or a row breaks the bounds that the sensitivity rests
+        on, which :func:`pipeline.gallery.read_rows` checks exactly each time.
     """
     receipt = load_receipt(job.receipts, index)
     if receipt is not None and matches(job.store, receipt):
@@ -48,9 +47,7 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
     rows, columns = job.triangle.span(i), job.triangle.span(j)
     left = read_rows(job.gallery, rows.start, rows.stop)
     right = left if i == j else read_rows(job.gallery, columns.start, columns.stop)
-    for panel in {id(left): left, id(right): right}.values():
-        check_fixed(panel)
-    with threadpool_limits(limits=1):
+    with _thread_pools().limit(limits=1):
         block = noisy_block(
             job.mechanism,
             left,
@@ -63,3 +60,9 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
     receipt = write_block(job.store, job.triangle, index, block)
     save_receipt(job.receipts, receipt)
     return receipt
+
+
+@lru_cache(maxsize=1)
+def _thread_pools() -> ThreadpoolController:
+    """The BLAS libraries of this process: looking for them takes longer than a gallery panel."""
+    return ThreadpoolController()

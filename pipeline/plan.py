@@ -6,6 +6,7 @@ are upper bounds that the running stages are held to.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,16 +18,20 @@ from scoreshield.noise import TILE
 from scoreshield.projection import METHODS
 
 MIB = 2**20
-WORKER_BASELINE = 190 * MIB
-"""Resident memory of an idle worker process with its libraries loaded (measured)."""
+WORKER_BASELINE = 120 * MIB
+"""Resident memory of a worker process that has done a task and holds nothing (measured)."""
+USABLE_SHARE = 0.8
+"""Share of a worker's memory limit that may be planned; the nanny ends a worker at 0.95 of it."""
 MOST_TASKS = 10_000
 """Tasks a stage may have; the scheduler slows down far above it."""
 
 _FLOAT32, _FLOAT64 = 4, 8
-# One tile of a block at a time: products, noise and their scratch in float64 (measured).
-_TILE_SCRATCH = 4 * TILE * TILE * _FLOAT64
-# A block is encoded by copy: the array, its bytes, and its bytes with the checksum.
-_CODEC_COPIES = 3
+# Products of one tile in float64 and a few rows of noise (measured).
+_TILE_SCRATCH = TILE * TILE * _FLOAT64 + 4 * MIB
+# A receipt, a checksum and the rest of the last disk block, for each task.
+_DISK_PER_TASK = 4096 + 64
+# Array metadata, run record and log, or manifest and its copy with 500 iterations of history.
+_DISK_PER_STAGE = 512 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def plan_release(
         )
     stages = [_perturb(mechanism, triangle, threads_per_worker)]
     if method != "none":
-        stages.append(_project(n, method))
+        stages.append(_project(triangle, method))
     stages.append(_publish(triangle, method, arrays, threads_per_worker))
     return ReleasePlan(mechanism, forecast_gram(mechanism), triangle, method, tuple(stages))
 
@@ -112,10 +117,11 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
     Raises
     ------
     ConfigurationError
-        A stage's worker memory exceeds the limit, or the disk is too small.
+        A stage's worker memory exceeds its share of the limit, or the disk is too small.
     """
     for stage in plan.stages:
-        if stage.peak_worker_bytes > memory_limit:
+        if stage.peak_worker_bytes > USABLE_SHARE * memory_limit:
+            needed = math.ceil(stage.peak_worker_bytes / USABLE_SHARE)
             remedy = (
                 f"a smaller block_side than {plan.triangle.side} or fewer threads_per_worker"
                 if stage.name != "project"
@@ -123,8 +129,9 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
             )
             raise ConfigurationError(
                 f"stage {stage.name} needs {show_bytes(stage.peak_worker_bytes)} on one worker, "
-                f"cluster.memory_limit is {show_bytes(memory_limit)}; raise the limit, or use "
-                f"{remedy}. Nothing was spent."
+                f"cluster.memory_limit is {show_bytes(memory_limit)}, of which {USABLE_SHARE:.0%} "
+                f"may be planned; raise the limit to {show_bytes(needed)}, or use {remedy}. "
+                "Nothing was spent."
             )
     if plan.disk_bytes > free_disk:
         raise ConfigurationError(
@@ -145,27 +152,43 @@ def show_bytes(count: int) -> str:
 
 
 def _perturb(mechanism: Mechanism, triangle: Triangle, threads: int) -> StagePlan:
+    """The largest of: checking a row panel, computing a tile, encoding the block."""
     side, d = min(triangle.side, triangle.n), mechanism.d
-    panels = 2 * side * d * _FLOAT32 + 2 * min(side, TILE) * d * _FLOAT64
+    panels = 2 * side * d * _FLOAT32
+    checking = 2 * side * d * _FLOAT64 + side * d
     block = triangle.side**2 * _FLOAT32
-    task = panels + (1 + _CODEC_COPIES) * block + _TILE_SCRATCH
-    return StagePlan(
-        "perturb", triangle.count, WORKER_BASELINE + threads * task, triangle.count * block
-    )
+    computing = block + _TILE_SCRATCH + 3 * min(side, TILE) * d * _FLOAT64
+    # As an array, as bytes, and as bytes with their checksum.
+    encoding = 3 * block
+    task = panels + max(checking, computing, encoding)
+    disk = triangle.count * (block + _DISK_PER_TASK) + _DISK_PER_STAGE
+    return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)
 
 
-def _project(n: int, method: str) -> StagePlan:
-    factor = n * (n + 1) * _FLOAT32
-    return StagePlan("project", 1, WORKER_BASELINE + METHODS[method].memory_bytes(n), factor)
+def _project(triangle: Triangle, method: str) -> StagePlan:
+    memory = WORKER_BASELINE + METHODS[method].memory_bytes(triangle.n)
+    return StagePlan("project", 1, memory, _factor_on_disk(triangle) + _DISK_PER_STAGE)
 
 
 def _publish(triangle: Triangle, method: str, arrays: tuple[str, ...], threads: int) -> StagePlan:
-    n, side = triangle.n, min(triangle.side, triangle.n)
-    block = side**2
-    panels = 0 if method == "none" else 2 * side * n * (_FLOAT32 + _FLOAT64)
-    task = panels + block * (2 * _FLOAT64 + (2 + _CODEC_COPIES) * _FLOAT32)
-    gram = "gram" in arrays
-    disk = (n * (n + 1) * _FLOAT32 if "factor" in arrays else 0) + (n * n * _FLOAT32 if gram else 0)
-    return StagePlan(
-        "publish", triangle.count if gram else 0, WORKER_BASELINE + threads * task, disk
-    )
+    """The larger of: multiplying two panels in float64, encoding a block and its mirror."""
+    n, side, per_side = triangle.n, min(triangle.side, triangle.n), triangle.per_side
+    # The rank is known only once the noisy matrix is; it can't exceed n.
+    rank = 0 if method == "none" else n
+    panels = 2 * side * rank * _FLOAT32
+    multiplying = 2 * side * rank * _FLOAT64 + side**2 * (_FLOAT64 + _FLOAT32)
+    task = panels + max(multiplying, 4 * side**2 * _FLOAT32)
+    tasks, disk = 0, _DISK_PER_STAGE
+    if "factor" in arrays:
+        tasks += per_side
+        disk += _factor_on_disk(triangle)
+    if "gram" in arrays:
+        tasks += triangle.count
+        disk += per_side**2 * (side**2 * _FLOAT32 + _DISK_PER_TASK)
+    return StagePlan("publish", tasks, WORKER_BASELINE + threads * task, disk)
+
+
+def _factor_on_disk(triangle: Triangle) -> int:
+    """Factor and diagonal in whole panels, at the largest rank there can be."""
+    rows = triangle.per_side * min(triangle.side, triangle.n)
+    return rows * (triangle.n + 1) * _FLOAT32 + 2 * triangle.per_side * _DISK_PER_TASK

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipeline.budget import existing_account, request_for
+from pipeline.budget import (
+    check_may_create,
+    configured_budget,
+    existing_account,
+    ledger_exists,
+    request_for,
+)
 from pipeline.config import Config
-from pipeline.ledger import Budget, Forecast
+from pipeline.errors import BudgetRefused
+from pipeline.ledger import Account, Forecast, Ledger, Request, State
 from pipeline.ledger import forecast as forecast_spend
 from pipeline.plan import ReleasePlan, show_bytes
-from pipeline.release import plan_for
+from pipeline.run import plan_for, prepare_run
 from pipeline.sources import known_gallery, source_shape
 
 
@@ -22,6 +30,10 @@ class Preview:
     plan: ReleasePlan
     spend: Forecast
     ledger_found: bool
+    state: State | None
+    """This release in the ledger: reserved, committed or abandoned; None before its first run."""
+    refusal: str | None
+    """Why the ledger would refuse the release; None where it would not."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -46,13 +58,20 @@ class Preview:
             "stages": [asdict(stage) for stage in plan.stages],
             "ledger": {
                 "found": self.ledger_found,
-                "fits": self.spend.fits,
+                "state": self.state,
+                "fits": self.refusal is None,
+                "refusal": self.refusal,
                 **self.spend.numbers(),
-                "after": self.spend.after_epsilon,
+                "after": self.after_epsilon,
                 "budget_epsilon": self.spend.budget.epsilon,
                 "budget_delta": self.spend.budget.delta,
             },
         }
+
+    @property
+    def after_epsilon(self) -> float | None:
+        """ε spent once the release is made; a release that is in the ledger spends nothing more."""
+        return self.spend.after_epsilon if self.state is None else self.spend.spent_epsilon
 
     def to_text(self) -> str:
         """The same for a person."""
@@ -72,17 +91,18 @@ class Preview:
     def _ledger_line(self) -> str:
         spend = self.spend
         state = "" if self.ledger_found else " (no ledger yet)"
-        if not spend.fits:
-            return (
-                f"ledger{state}: does NOT fit. Spent {spend.spent_epsilon:.4g}, requested "
-                f"{spend.request.epsilon:.4g}, remaining {spend.remaining_epsilon:.4g} of "
-                f"{spend.budget}; the largest epsilon that still fits is "
-                f"{spend.largest_epsilon:.6g}"
-            )
-        return (
-            f"ledger{state}: fits. Spent {spend.spent_epsilon:.4g} before and "
-            f"{spend.after_epsilon:.4g} after, of {spend.budget}"
+        numbers = (
+            f"spent {spend.spent_epsilon:.4g}, requested {spend.request.epsilon:.4g}, remaining "
+            f"{spend.remaining_epsilon:.4g} of {spend.budget}; the largest epsilon that still fits "
+            f"is {spend.largest_epsilon:.6g}"
         )
+        if self.refusal is not None:
+            return f"ledger{state}: REFUSES this release, {self.refusal} ({numbers})"
+        if self.state is not None:
+            return (
+                f"ledger: this release is {self.state}, running it spends nothing more; {numbers}"
+            )
+        return f"ledger{state}: fits, {self.after_epsilon:.4g} will be spent after it; {numbers}"
 
 
 def preview(config: Config) -> Preview:
@@ -92,11 +112,35 @@ def preview(config: Config) -> Preview:
     gallery = known_gallery(config)
     account = existing_account(config, gallery) if gallery is not None else None
     request = request_for(plan.mechanism)
-    if account is None:
-        budget, spent = Budget(config.ledger.epsilon, config.ledger.delta), Fraction(0)
-    else:
-        budget, spent = account.budget, account.spent
-    return Preview(plan, forecast_spend(budget, spent, request), account is not None)
+    if account is None or gallery is None:
+        spend = forecast_spend(configured_budget(config), Fraction(0), request)
+        refusal = _refusal(spend, lambda: check_may_create(config, gallery))
+        return Preview(plan, spend, ledger_exists(config), None, refusal)
+    spend = forecast_spend(account.budget, account.spent, request)
+    entry = account.find(prepare_run(config, gallery).release_id)
+    if entry is not None:
+        refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
+        return Preview(plan, spend, True, entry.state, refusal)
+    refusal = _refusal(spend, lambda: _check_account(config, account, request))
+    return Preview(plan, spend, True, None, refusal)
+
+
+def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except BudgetRefused as error:
+        return str(error)
+    return None if spend.fits else "it does not fit the budget"
+
+
+def _check_account(config: Config, account: Account, request: Request) -> None:
+    """What the ledger itself checks when the release reserves, without writing."""
+    if account.budget != configured_budget(config):
+        raise BudgetRefused(
+            f"the account was opened with a budget of {account.budget}, the configuration says "
+            f"{configured_budget(config)}"
+        )
+    Ledger.open(config.ledger.url).forecast(account.lineage, request)
 
 
 def signal_advice(plan: ReleasePlan) -> str | None:
@@ -109,7 +153,8 @@ def signal_advice(plan: ReleasePlan) -> str | None:
         f"{forecast.recoverable_share:.2f} times the whole trace to stand out of the noise. "
         f"At delta {guarantee.delta:g} and adjacency {guarantee.adjacency} signal becomes "
         f"possible above epsilon {forecast.epsilon_for_signal:.3g}; at epsilon "
-        f"{guarantee.epsilon:g} it does under adjacency shift with a radius below {forecast.shift_radius_for_signal:.3g}"
+        f"{guarantee.epsilon:g} it does under adjacency shift with a radius below "
+        f"{forecast.shift_radius_for_signal:.3g}"
     )
     if guarantee.adjacency.kind == "record" and plan.mechanism.score_range.width > 1:
         advice += ", or with score_range: [0, 1] at a lower epsilon if all similarities lie there"

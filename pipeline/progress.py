@@ -6,6 +6,7 @@ Lines name stages, counts, seconds and bytes; never a value.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -29,28 +30,12 @@ class Reporter(Protocol):
         """Something happened that is no stage."""
 
 
-class Silent:
-    """Reports nothing, for callers that watch by other means."""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
-
-
 class JsonLines:
     """One JSON object a line: every event, and at most one advance a second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._stage = ""
+        self._stage: str | None = None
         self._total: int | None = None
         self._started = self._last = 0.0
 
@@ -61,19 +46,21 @@ class JsonLines:
 
     def advance(self, done: int, **figures: Any) -> None:
         now = time.monotonic()
-        if now - self._last >= 1:
+        # Reports from workers may arrive after their stage has ended.
+        if self._stage is not None and now - self._last >= 1:
             self._last = now
             self._write("advance", stage=self._stage, done=done, total=self._total, **figures)
 
     def end(self, **figures: Any) -> None:
         seconds = round(time.monotonic() - self._started, 3)
-        self._write("end", stage=self._stage, seconds=seconds, **figures)
+        stage, self._stage = self._stage, None
+        self._write("end", stage=stage, seconds=seconds, **figures)
 
     def note(self, event: str, **figures: Any) -> None:
         self._write(event, **figures)
 
     def _write(self, event: str, **figures: Any) -> None:
-        self._stream.write(json.dumps({"event": event, **figures}) + "\n")
+        self._stream.write(json.dumps({"event": event, **_finite(figures)}) + "\n")
         self._stream.flush()
 
 
@@ -100,19 +87,27 @@ class Bars:
             console=Console(file=sys.stderr),
         )
         self._task: Any = None
+        self._total: int | None = None
+        self._done = 0
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
         self._progress.start()
+        self._total, self._done = total, 0
         self._task = self._progress.add_task(stage, total=total, unit=unit, figures="")
 
     def advance(self, done: int, **figures: Any) -> None:
-        self._progress.update(self._task, completed=done, figures=_shown(figures))
+        # Reports from workers may arrive after their stage has ended.
+        if self._task is not None:
+            self._done = done
+            self._progress.update(self._task, completed=done, figures=_shown(figures))
 
     def end(self, **figures: Any) -> None:
-        task = self._progress.tasks[self._task]
-        total = task.total if task.total is not None else task.completed
-        self._progress.update(self._task, total=total, completed=total, figures=_shown(figures))
+        task, self._task = self._task, None
+        total = self._done if self._total is None else self._total
+        self._progress.update(task, total=total, completed=total, figures=_shown(figures))
+        # A finished bar stays on the terminal and is not drawn again with the next one.
         self.close()
+        self._progress.remove_task(task)
 
     def note(self, event: str, **figures: Any) -> None:
         self._progress.console.print(f"{event} {_shown(figures)}".rstrip(), highlight=False)
@@ -145,6 +140,23 @@ class Tee:
             reporter.note(event, **figures)
 
 
+class Checking:
+    """Makes stages of what :func:`pipeline.verify.verify_release` tells of its progress."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._checked = ""
+
+    def __call__(self, checked: str, done: int, total: int) -> None:
+        if checked != self._checked:
+            self._reporter.begin(checked, total, "parts")
+            self._checked = checked
+        self._reporter.advance(done)
+        if done == total:
+            self._reporter.end()
+            self._checked = ""
+
+
 @contextmanager
 def standard_reporter() -> Iterator[Reporter]:
     """Bars when standard error is a terminal, JSON lines on it otherwise."""
@@ -156,6 +168,14 @@ def standard_reporter() -> Iterator[Reporter]:
         yield bars
     finally:
         bars.close()
+
+
+def _finite(figures: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: what is not finite is null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
 
 
 def _shown(figures: dict[str, Any]) -> str:

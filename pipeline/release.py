@@ -7,42 +7,31 @@ commits after the manifest; the key is destroyed last.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline import blocks
-from pipeline.budget import open_ledger, request_for
+from pipeline.budget import existing_account, open_ledger, request_for
 from pipeline.config import Config
 from pipeline.durable import make_private
-from pipeline.errors import BudgetRefused, IntegrityFailure
-from pipeline.gallery import Gallery, content_digest
+from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure, RunFailed
+from pipeline.gallery import content_digest
 from pipeline.keyfile import check_binding, commitment, create_key, destroy_key
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.open import open_release
-from pipeline.perturb import PerturbJob, perturb_block
-from pipeline.plan import ReleasePlan, check_fits, plan_release
+from pipeline.plan import check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
-from pipeline.project import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
-from pipeline.publish import (
-    MANIFEST,
-    PublishJob,
-    describe_arrays,
-    finish,
-    prepare_release,
-    publish_block,
-    publish_panel,
-)
-from pipeline.run import RunFolder, free_disk
+from pipeline.publish import STORE, describe_arrays, finish
+from pipeline.run import Run, first_difference, free_disk, prepare_run, run_settings
 from pipeline.signing import load_or_create_signing_key, sign
-from pipeline.sources import known_gallery, prepare_gallery
+from pipeline.sources import latest_gallery, prepare_gallery
 from scoreshield.manifest import (
     Manifest,
     NoisyRecord,
@@ -51,10 +40,6 @@ from scoreshield.manifest import (
     describe_composition,
     installed_versions,
 )
-from scoreshield.mechanism import Mechanism, calibrate_gram
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 _SOFTWARE = (
     "scoreshield",
@@ -66,28 +51,6 @@ _SOFTWARE = (
     "cryptography",
     "mpmath",
 )
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything a run is made of, fixed before it starts."""
-
-    config: Config
-    gallery: Gallery
-    plan: ReleasePlan
-    release_id: str
-    folder: RunFolder
-    release: Path
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The calibrated mechanism."""
-        return self.plan.mechanism
-
-    @property
-    def published(self) -> bool:
-        """Whether the release is there, complete: the manifest is written last."""
-        return (self.release / MANIFEST).exists()
 
 
 @dataclass(frozen=True)
@@ -131,54 +94,6 @@ class Outcome:
         return "\n".join([*lines, f"read about it: scoreshield show {self.path}"])
 
 
-def calibrate(config: Config, n: int, d: int) -> Mechanism:
-    """The mechanism a configuration asks for on a gallery of n records of d features."""
-    privacy = config.privacy
-    return calibrate_gram(
-        n, d, privacy.epsilon, privacy.delta, privacy.to_adjacency(), privacy.to_score_range()
-    )
-
-
-def plan_for(config: Config, n: int, d: int) -> ReleasePlan:
-    """The plan of a configuration for a gallery of n records of d features."""
-    return plan_release(
-        calibrate(config, n, d),
-        config.projection.method,
-        config.arrays,
-        config.block_side,
-        config.cluster.threads_per_worker,
-    )
-
-
-def prepare_run(config: Config, gallery: Gallery) -> Run:
-    """Fix a run's plan, name and places; nothing is written."""
-    settings = run_settings(config, gallery)
-    canonical = json.dumps(settings, sort_keys=True).encode()
-    derived = f"{config.regime}-{hashlib.sha256(canonical).hexdigest()[:12]}"
-    release_id = config.release or derived
-    return Run(
-        config,
-        gallery,
-        plan_for(config, gallery.n, gallery.d),
-        release_id,
-        RunFolder(config.private / "runs" / release_id),
-        config.output / release_id,
-    )
-
-
-def run_settings(config: Config, gallery: Gallery) -> dict[str, Any]:
-    """The settings that make a release what it is; places and machines are not among them."""
-    return {
-        "regime": config.regime,
-        "lineage": gallery.lineage,
-        "n": gallery.n,
-        "d": gallery.d,
-        "privacy": config.privacy.model_dump(mode="json"),
-        "projection": config.projection.model_dump(mode="json"),
-        "arrays": sorted(config.arrays),
-    }
-
-
 def release(config: Config, reporter: Reporter) -> Outcome:
     """Make the configured release, resume it, or report it where it is finished.
 
@@ -187,15 +102,21 @@ def release(config: Config, reporter: Reporter) -> Outcome:
     ScoreShieldError
         With the exit code of :mod:`pipeline.errors`; a repeated call resumes after any of them.
     """
-    make_private(config.private)
-    gallery = prepare_gallery(config, reporter)
-    run = prepare_run(config, gallery)
-    with run.folder.locked(), _logged(run, reporter) as tee:
-        run.folder.pin_settings(run_settings(config, gallery))
-        newly = not run.published
-        if newly:
-            _make(run, tee)
-        return _conclude(run, newly)
+    try:
+        make_private(config.private)
+        gallery = prepare_gallery(config, reporter)
+        run = prepare_run(config, gallery)
+        with run.folder.locked(), _logged(run, reporter) as tee:
+            run.folder.check_settings(run_settings(config, gallery))
+            newly = not run.published
+            if newly:
+                _make(run, tee)
+            return _conclude(run, newly)
+    except OSError as error:
+        raise RunFailed(
+            f"{error}; finished work is kept: put this right (disk space, permissions) and run "
+            "the same command again to resume"
+        ) from error
 
 
 def abandon(config: Config) -> Account:
@@ -206,7 +127,7 @@ def abandon(config: Config) -> Account:
     BudgetRefused
         Nothing was reserved under this configuration, or the release is published.
     """
-    gallery = known_gallery(config)
+    gallery = latest_gallery(config)
     if gallery is None:
         raise BudgetRefused(
             "this configuration's source was never ingested, so nothing is reserved"
@@ -218,44 +139,151 @@ def abandon(config: Config) -> Account:
             raise BudgetRefused(f"{run.release} is published and can't be abandoned any more")
         ledger.abandon(gallery.lineage, run.release_id)
         destroy_key(run.folder.key_file)
-        shutil.rmtree(run.folder.store, ignore_errors=True)
+        run.folder.discard_noise()
+        shutil.rmtree(run.folder.scratch, ignore_errors=True)
+        _remove_unfinished(run.release)
     return ledger.account(gallery.lineage)
 
 
 def _make(run: Run, reporter: Reporter) -> None:
     """Everything up to the manifest."""
-    limit = int(run.config.cluster.memory_limit)
-    check_fits(run.plan, limit, free_disk(run.config.output) + run.folder.disk_used())
+    _check_output(run)
+    _check_fits(run)
     digest = content_digest(run.gallery)
     ledger = open_ledger(run.config, run.gallery, digest)
     entry = ledger.reserve(run.gallery.lineage, run.release_id, request_for(run.mechanism))
     reporter.note("reserved", release=run.release_id, epsilon=entry.request.epsilon)
     _secure_key(run, ledger, entry, digest)
+    run.folder.record_start(run_settings(run.config, run.gallery), digest)
 
+    from pipeline import stages
     from pipeline.cluster import open_cluster
 
     with open_cluster(run.config.cluster, run.folder.scratch) as client:
-        noisy = _perturb(run, client, reporter)
-        post_processing = _project(run, client, reporter)
-        _publish(run, client, reporter)
+        noisy = stages.perturb(run, client, reporter)
+        _check_unchanged(run, digest)
+        post_processing = stages.project(run, client, reporter)
+        stages.publish(run, client, reporter)
     manifest = _describe(run, ledger.account(run.gallery.lineage), noisy, post_processing)
     finish(run.release, sign(manifest, load_or_create_signing_key(run.config.private)))
+
+
+def _check_output(run: Run) -> None:
+    """Find out before anything is spent whether the release can be written."""
+    try:
+        run.config.output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=run.config.output):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"output: nothing can be written in {run.config.output} ({error.strerror}); name "
+            "another folder, or change its permissions. Nothing was spent by this attempt"
+        ) from error
+
+
+def _check_fits(run: Run) -> None:
+    """Refuse a plan that fits neither the workers nor the disks; output may be a disk of its own.
+
+    What an earlier attempt holds already counts as free: it is not needed twice.
+    """
+    private, output = run.config.private, run.config.output
+    limit = int(run.config.cluster.memory_limit)
+    free = free_disk(private) + run.folder.disk_used()
+    if private.stat().st_dev == output.stat().st_dev:
+        check_fits(run.plan, limit, free)
+        return
+    inside = tuple(stage for stage in run.plan.stages if stage.name != "publish")
+    outside = tuple(stage for stage in run.plan.stages if stage.name == "publish")
+    check_fits(replace(run.plan, stages=inside), limit, free)
+    check_fits(replace(run.plan, stages=outside), limit, free_disk(output))
+
+
+def _check_unchanged(run: Run, digest: bytes) -> None:
+    """Nothing is made of noisy blocks whose gallery was changed while they were made."""
+    if content_digest(run.gallery) == digest:
+        return
+    # Their receipts would vouch for them even once the gallery is restored.
+    run.folder.discard_noise()
+    raise IntegrityFailure(
+        f"{run.gallery.path} was changed while release {run.release_id} was being made; its noisy "
+        "blocks were removed. Restore the gallery and run the same command again, or abandon the "
+        "release (scoreshield ledger abandon) and release under a new name"
+    )
 
 
 def _conclude(run: Run, newly: bool) -> Outcome:
     """Commit the spend and destroy the key, also where an earlier attempt got no further."""
     manifest = open_release(run.release).manifest
-    if manifest.composition is None or manifest.composition.lineage != run.gallery.lineage:
+    _check_same_release(run, manifest)
+    if not newly and not run.folder.started_on(content_digest(run.gallery)):
         raise IntegrityFailure(
-            f"{run.release} is a release of another gallery; choose another name"
+            f"{run.release} was made from other content than {run.gallery.path} holds now, and a "
+            "release never changes. Restore the gallery, or release it as it is now under another "
+            "name ('release:')"
         )
-    key_file = run.folder.key_file
-    if newly or key_file.exists():
+    if newly or _unsettled(run):
         Ledger.open(run.config.ledger.url).commit(run.gallery.lineage, run.release_id)
-        destroy_key(key_file)
-        shutil.rmtree(run.folder.projection, ignore_errors=True)
-        shutil.rmtree(run.folder.scratch, ignore_errors=True)
+        destroy_key(run.folder.key_file)
+    shutil.rmtree(run.folder.projection, ignore_errors=True)
+    shutil.rmtree(run.folder.scratch, ignore_errors=True)
     return Outcome(run.release, newly, manifest)
+
+
+def _unsettled(run: Run) -> bool:
+    """Whether a published release still has a key, or is only reserved in the ledger."""
+    if run.folder.key_file.exists():
+        return True
+    account = existing_account(run.config, run.gallery)
+    entry = account.find(run.release_id) if account is not None else None
+    return entry is not None and entry.state == "reserved"
+
+
+def _check_same_release(run: Run, manifest: Manifest) -> None:
+    """A release of that name may have been made elsewhere, from another configuration."""
+    privacy, mechanism = run.config.privacy, run.mechanism
+    composition = manifest.composition
+    found = {
+        "lineage": composition.lineage if composition is not None else None,
+        "n": manifest.shape.n,
+        "d": manifest.shape.d,
+        "privacy": {
+            "epsilon": manifest.privacy.epsilon,
+            "delta": manifest.privacy.delta,
+            "adjacency": manifest.privacy.adjacency,
+            "radius": manifest.privacy.radius,
+            "score_range": manifest.mechanism.score_range,
+        },
+        "projection": {"method": manifest.post_processing.method},
+        "arrays": sorted(manifest.arrays.keys() - {"diagonal"}),
+    }
+    expected = {
+        "lineage": run.gallery.lineage,
+        "n": run.gallery.n,
+        "d": run.gallery.d,
+        "privacy": {
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "adjacency": privacy.adjacency,
+            "radius": privacy.radius,
+            "score_range": (mechanism.score_range.low, mechanism.score_range.high),
+        },
+        "projection": {"method": run.plan.method},
+        "arrays": sorted(run.config.arrays),
+    }
+    difference = first_difference(found, expected)
+    if difference is not None:
+        place, before, now = difference
+        raise ConfigurationError(
+            f"{run.release} is another release: it has {place} = {before!r}, this configuration "
+            f"says {now!r}. Give the release another name ('release:') or another output folder"
+        )
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what an interrupted publication left."""
+    shutil.rmtree(folder / STORE, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes) -> None:
@@ -281,94 +309,6 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes) -> None:
             "release up with 'scoreshield ledger abandon CONFIG' and release under another name"
         )
     ledger.commit_key(run.gallery.lineage, run.release_id, commitment(key_file))
-
-
-def _perturb(run: Run, client: Client, reporter: Reporter) -> NoisyRecord:
-    from pipeline.window import run_tasks
-
-    folder, triangle = run.folder, run.plan.triangle
-    blocks.create_store(str(folder.store), triangle)
-    job = PerturbJob(
-        gallery=run.gallery.path,
-        store=str(folder.store),
-        receipts=str(folder.receipts),
-        key_file=str(folder.key_file),
-        release_id=run.release_id,
-        mechanism=run.mechanism,
-        triangle=triangle,
-    )
-    reporter.begin("perturb", triangle.count, "blocks")
-    receipts: dict[int, blocks.Receipt] = {}
-    for receipt in run_tasks(client, "perturb", perturb_block, job, range(triangle.count)):
-        receipts[receipt.block] = receipt
-        reporter.advance(len(receipts))
-    reporter.end(blocks=triangle.count)
-    ordered = [receipts[index] for index in range(triangle.count)]
-    return NoisyRecord(
-        sha256=blocks.combined_digest(ordered),
-        blocks=triangle.count,
-        block_side=triangle.side,
-        dtype="float32",
-    )
-
-
-def _project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
-    if run.plan.method == "none":
-        return unprojected(run.gallery.n)
-    from pipeline.window import run_tasks
-
-    settings, cluster = run.config.projection, run.config.cluster
-    job = ProjectJob(
-        noisy=str(run.folder.store),
-        triangle=run.plan.triangle,
-        sigma=run.mechanism.sigma,
-        method=settings.method,
-        tolerance=settings.tolerance,
-        max_iterations=settings.max_iterations,
-        rank=settings.rank,
-        target=str(run.folder.projection),
-        # One task has the whole cluster to itself; it may use the cores of every worker here.
-        threads=cluster.workers * cluster.threads_per_worker,
-    )
-    reporter.begin("project", None, "iterations")
-
-    def show(event: tuple[float, dict[str, Any]]) -> None:
-        step = event[1]
-        reporter.advance(step["number"], residual=step["residual"])
-
-    client.subscribe_topic(PROGRESS_TOPIC, show)
-    (summary,) = run_tasks(client, "project", project_task, job, [0])
-    client.unsubscribe_topic(PROGRESS_TOPIC)
-    result = summary.post_processing
-    reporter.end(iterations=result.iterations, rank=result.rank, converged=result.converged)
-    return result
-
-
-def _publish(run: Run, client: Client, reporter: Reporter) -> None:
-    from pipeline.window import run_tasks
-
-    triangle = run.plan.triangle
-    projected = run.plan.method != "none"
-    job = PublishJob(
-        directory=str(run.release),
-        triangle=triangle,
-        arrays=run.config.arrays,
-        projection=str(run.folder.projection) if projected else None,
-        noisy=None if projected else str(run.folder.store),
-    )
-    prepare_release(job)
-    panels = triangle.per_side if "factor" in job.arrays else 0
-    pieces = triangle.count if "gram" in job.arrays else 0
-    reporter.begin("publish", panels + pieces, "blocks")
-    done = 0
-    for name, task, count in (
-        ("publish-factor", publish_panel, panels),
-        ("publish-gram", publish_block, pieces),
-    ):
-        for _ in run_tasks(client, name, task, job, range(count)):
-            done += 1
-            reporter.advance(done)
-    reporter.end(blocks=done)
 
 
 def _describe(

@@ -1,18 +1,30 @@
-"""The private folder of one run: what is needed to resume it, and nothing that may be published."""
+"""One run: everything it is made of, fixed before it starts, and its private folder.
+
+The folder holds what is needed to resume the run, and nothing that may be published.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
+from pipeline.gallery import Gallery
+from pipeline.plan import ReleasePlan, plan_release
+from pipeline.publish import MANIFEST
+from scoreshield.mechanism import Mechanism, calibrate_gram
+
+_CONTENT = "content_sha256"
 
 
 @dataclass(frozen=True)
@@ -86,30 +98,33 @@ class RunFolder:
                 ) from error
             yield
 
+    def record_start(self, settings: dict[str, Any], content: bytes) -> None:
+        """Record what the run is started with, once its key is bound to it; a record is kept.
+
+        ``content`` is the digest of the gallery; it is as private as the gallery and stays here.
+        """
+        if self.load_settings() is None:
+            record = {**settings, _CONTENT: content.hex()}
+            text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+            write_atomically(self.record, text.encode())
+
     def load_settings(self) -> dict[str, Any] | None:
         """The settings the run was started with, or None before its start."""
-        try:
-            settings = json.loads(self.record.read_text())
-        except FileNotFoundError:
+        record = self._load_record()
+        if record is None:
             return None
-        except (OSError, ValueError) as error:
-            raise IntegrityFailure(f"the run record {self.record} is damaged: {error}") from error
-        if not isinstance(settings, dict):
-            raise IntegrityFailure(f"the run record {self.record} is damaged: not a mapping")
-        return settings
+        return {name: value for name, value in record.items() if name != _CONTENT}
 
-    def pin_settings(self, settings: dict[str, Any]) -> None:
-        """Record the settings at the first start; refuse others afterwards.
+    def check_settings(self, settings: dict[str, Any]) -> None:
+        """Refuse settings other than those the run was started with.
 
         Raises
         ------
         ConfigurationError
-            The run was started with other settings; the first difference is named.
+            The first difference is named.
         """
         started_with = self.load_settings()
         if started_with is None:
-            content = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-            write_atomically(self.record, content.encode())
             return
         difference = first_difference(started_with, json.loads(json.dumps(settings)))
         if difference is not None:
@@ -119,6 +134,97 @@ class RunFolder:
                 f"configuration says {now!r}; a release can't change half way. Restore the "
                 "setting, or give the release another name ('release:')"
             )
+
+    def started_on(self, content: bytes) -> bool:
+        """Whether the gallery is the one the run was started on, as far as is recorded."""
+        record = self._load_record() or {}
+        return record.get(_CONTENT) in (None, content.hex())
+
+    def discard_noise(self) -> None:
+        """Remove the noisy blocks and what was made of them."""
+        for folder in (self.receipts, self.store, self.projection):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _load_record(self) -> dict[str, Any] | None:
+        try:
+            record = json.loads(self.record.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise IntegrityFailure(f"the run record {self.record} is damaged: {error}") from error
+        if not isinstance(record, dict):
+            raise IntegrityFailure(f"the run record {self.record} is damaged: not a mapping")
+        return record
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a run is made of."""
+
+    config: Config
+    gallery: Gallery
+    plan: ReleasePlan
+    release_id: str
+    folder: RunFolder
+    release: Path
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The calibrated mechanism."""
+        return self.plan.mechanism
+
+    @property
+    def published(self) -> bool:
+        """Whether the release is there, complete: the manifest is written last."""
+        return (self.release / MANIFEST).exists()
+
+
+def prepare_run(config: Config, gallery: Gallery) -> Run:
+    """Fix a run's plan, name and places; nothing is written."""
+    settings = run_settings(config, gallery)
+    canonical = json.dumps(settings, sort_keys=True).encode()
+    derived = f"{config.regime}-{hashlib.sha256(canonical).hexdigest()[:12]}"
+    release_id = config.release or derived
+    return Run(
+        config,
+        gallery,
+        plan_for(config, gallery.n, gallery.d),
+        release_id,
+        RunFolder(config.private / "runs" / release_id),
+        config.output / release_id,
+    )
+
+
+def run_settings(config: Config, gallery: Gallery) -> dict[str, Any]:
+    """The settings that make a release what it is; places and machines are not among them."""
+    return {
+        "regime": config.regime,
+        "lineage": gallery.lineage,
+        "n": gallery.n,
+        "d": gallery.d,
+        "privacy": config.privacy.model_dump(mode="json"),
+        "projection": config.projection.model_dump(mode="json"),
+        "arrays": sorted(config.arrays),
+    }
+
+
+def plan_for(config: Config, n: int, d: int) -> ReleasePlan:
+    """The plan of a configuration for a gallery of n records of d features."""
+    return plan_release(
+        calibrate(config, n, d),
+        config.projection.method,
+        config.arrays,
+        config.block_side,
+        config.cluster.threads_per_worker,
+    )
+
+
+def calibrate(config: Config, n: int, d: int) -> Mechanism:
+    """The mechanism a configuration asks for on a gallery of n records of d features."""
+    privacy = config.privacy
+    return calibrate_gram(
+        n, d, privacy.epsilon, privacy.delta, privacy.to_adjacency(), privacy.to_score_range()
+    )
 
 
 def first_difference(

@@ -6,16 +6,19 @@ follows it: reading the same file again, or a newer version of it, is no way to 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError
-from pipeline.gallery import Gallery, is_gallery, open_gallery
+from pipeline.gallery import Gallery, is_gallery, open_gallery, stored_lineage
 from pipeline.ingest import ingest, open_source
 from pipeline.progress import Reporter
 
@@ -33,9 +36,16 @@ def known_gallery(config: Config) -> Gallery | None:
     if is_gallery(config.gallery):
         return _with_lineage(open_gallery(config.gallery), config)
     copy = _copy_folder(config)
-    if _recorded_stamp(copy) == _stamp(config):
+    if _recorded_stamp(copy) == _stamp(config) and is_gallery(copy / "gallery.zarr"):
         return _with_lineage(open_gallery(copy / "gallery.zarr"), config)
     return None
+
+
+def latest_gallery(config: Config) -> Gallery | None:
+    """The gallery that the newest run of a configuration used, whatever became of its source."""
+    copy = _copy_folder(config) / "gallery.zarr"
+    path = config.gallery if is_gallery(config.gallery) else copy
+    return _with_lineage(open_gallery(path), config) if is_gallery(path) else None
 
 
 def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
@@ -51,9 +61,28 @@ def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
     gallery = known_gallery(config)
     if gallery is not None:
         return gallery
+    n, _ = source_shape(config)
     copy = make_private(_copy_folder(config))
+    with _ingesting(copy):
+        # Whoever held the folder may have ingested the same source meanwhile.
+        return known_gallery(config) or _ingested(config, copy, n, reporter)
+
+
+@contextmanager
+def _ingesting(copy: Path) -> Iterator[None]:
+    """Hold a copy's folder, after waiting for whoever does: one process ingests a source."""
+    with (copy / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _ingested(config: Config, copy: Path, n: int, reporter: Reporter) -> Gallery:
+    earlier = stored_lineage(copy / "gallery.zarr")
+    if earlier is not None:
+        _check_lineage(earlier, config)
+    # Before the source is read: one that changes meanwhile is read again the next time.
     stamp = _stamp(config)
-    reporter.begin("ingest", source_shape(config)[0], "records")
+    reporter.begin("ingest", n, "records")
     gallery = ingest(
         config.gallery,
         copy / "gallery.zarr",
@@ -69,17 +98,21 @@ def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
 
 
 def _with_lineage(gallery: Gallery, config: Config) -> Gallery:
-    if config.lineage not in (None, gallery.lineage):
+    _check_lineage(gallery.lineage, config)
+    return gallery
+
+
+def _check_lineage(lineage: str, config: Config) -> None:
+    if config.lineage not in (None, lineage):
         raise ConfigurationError(
-            f"lineage: the gallery {gallery.path} has lineage {gallery.lineage}, the configuration "
+            f"lineage: the gallery of {config.gallery} has lineage {lineage}, the configuration "
             f"says {config.lineage}; leave it out, or ingest with --lineage {config.lineage}"
         )
-    return gallery
 
 
 def _copy_folder(config: Config) -> Path:
     named = hashlib.sha256(f"{config.gallery}\0{config.key}".encode()).hexdigest()[:12]
-    return config.private / "galleries" / f"{config.gallery.stem}-{named}"
+    return config.private / "galleries" / f"{config.gallery.stem[:40]}-{named}"
 
 
 def _recorded_stamp(copy: Path) -> Any:

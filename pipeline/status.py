@@ -10,8 +10,8 @@ from pipeline.budget import existing_account, ledger_path
 from pipeline.config import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import Account
-from pipeline.release import Run, prepare_run
-from pipeline.sources import known_gallery
+from pipeline.run import Run, prepare_run
+from pipeline.sources import known_gallery, source_shape
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class ReleaseStatus:
 
     release_id: str | None
     stage: str
-    """`not started`, `perturb`, `project`, `publish` or `released`."""
+    """`not started`, `perturb`, `project`, `publish`, `released` or `abandoned`."""
     blocks_done: int
     blocks: int
     account: Account | None
@@ -46,9 +46,16 @@ class ReleaseStatus:
 
 
 def release_status(config: Config) -> ReleaseStatus:
-    """Where the release of a configuration stands; nothing is changed."""
+    """Where the release of a configuration stands; nothing is changed.
+
+    Raises
+    ------
+    InputRejected
+        The source is not there, or is none.
+    """
     gallery = known_gallery(config)
     if gallery is None:
+        source_shape(config)
         return ReleaseStatus(None, "not started", 0, 0, None)
     run = prepare_run(config, gallery)
     done = sum(
@@ -56,7 +63,10 @@ def release_status(config: Config) -> ReleaseStatus:
         for receipt in load_receipts(str(run.folder.receipts), run.plan.triangle)
     )
     account = existing_account(config, gallery)
-    return ReleaseStatus(run.release_id, _stage(run, done), done, run.plan.triangle.count, account)
+    entry = account.find(run.release_id) if account is not None else None
+    abandoned = entry is not None and entry.state == "abandoned"
+    stage = "abandoned" if abandoned else _stage(run, done)
+    return ReleaseStatus(run.release_id, stage, done, run.plan.triangle.count, account)
 
 
 def account_of(config: Config) -> Account:

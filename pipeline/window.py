@@ -48,12 +48,16 @@ def run_tasks(
         return client.submit(function, job, index, key=key, pure=False, retries=_RETRIES)
 
     running = as_completed([submit(index) for index in islice(waiting, window)])
-    for future in running:
-        result = _outcome(future, name)
-        future.release()
-        for index in islice(waiting, 1):
-            running.add(submit(index))
-        yield result
+    try:
+        for future in running:
+            result = _outcome(future, name)
+            for index in islice(waiting, 1):
+                running.add(submit(index))
+            yield result
+    finally:
+        # A failed task must not answer for a later one of its name.
+        for future in list(running.futures):
+            future.release()
 
 
 def run_one(client: Client, name: str, function: Callable[[Any, int], Result], job: Any) -> Result:
@@ -62,6 +66,7 @@ def run_one(client: Client, name: str, function: Callable[[Any, int], Result], j
 
 
 def _outcome(future: Any, name: str) -> Any:
+    """The result of a finished task, or an error for people; the future is released either way."""
     try:
         return future.result()
     except ScoreShieldError:
@@ -73,6 +78,9 @@ def _outcome(future: Any, name: str) -> Any:
         ) from error
     except Exception as error:
         raise RunFailed(
-            f"stage {name}: task {future.key} failed with {type(error).__name__}: {error}; "
+            f"stage {name}: task {future.key} failed with {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; "
             "finished blocks are kept, run the same command again to resume"
         ) from error
+    finally:
+        future.release()

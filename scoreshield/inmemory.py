@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.errors import InputRejected
-from scoreshield.fixedpoint import to_fixed
-from scoreshield.mechanism import Mechanism, calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.mechanism import Mechanism, calibrate_gram, noisy_block
 from scoreshield.noise import KEY_BYTES, TILE
+from scoreshield.prepared import PreparedGallery, fixed_queries, fixed_rows, scores_mechanism
 from scoreshield.projection import project
 from scoreshield.released import gram_block, released_factor, with_unit_diagonal
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
@@ -68,7 +68,7 @@ def release_gram(
     ParameterError
         A parameter is outside its domain.
     """
-    rows = _fixed_rows(E, "E")
+    rows = fixed_rows(E, "E")
     n, d = rows.shape
     mechanism = calibrate_gram(
         n, d, epsilon, delta, Adjacency(adjacency, radius), _range(score_range)
@@ -92,7 +92,7 @@ def release_gram(
 
 
 def release_scores(
-    E: NDArray[Any],
+    E: NDArray[Any] | PreparedGallery,
     Q: NDArray[Any],
     *,
     epsilon: float,
@@ -103,32 +103,34 @@ def release_scores(
 ) -> ScoresRelease:
     """Release the cosine scores of public queries Q, (m, d) or (d,), against the rows of E (n, d).
 
-    Several queries are released jointly, with noise for ‖Q‖₂ rather than for each alone.
+    Several queries are released jointly, with noise for ‖Q‖₂ rather than for each alone. A service
+    that scores one gallery again and again prepares it once: ``E = PreparedGallery(E)``.
 
     Raises
     ------
     InputRejected
-        E or Q is not made of finite non-zero rows, or their dimensions differ.
+        E is not made of finite non-zero rows, Q not of distinct unit rows, or their dimensions
+        differ.
     ParameterError
         A parameter is outside its domain.
     """
-    single = np.ndim(Q) == 1
-    queries = _fixed_rows(np.atleast_2d(Q), "Q")
-    rows = _fixed_rows(E, "E")
-    if queries.shape[1] != rows.shape[1]:
-        raise InputRejected(
-            f"queries have {queries.shape[1]} features and records {rows.shape[1]}; "
-            "expected the same embedding for both"
-        )
+    gallery = E if isinstance(E, PreparedGallery) else PreparedGallery(E)
+    queries = fixed_queries(Q, gallery.d)
     promised = _range(score_range)
-    mechanism = calibrate_scores(
-        len(rows), queries, epsilon, delta, Adjacency(adjacency, radius), promised
+    mechanism = scores_mechanism(
+        gallery.n, queries, epsilon, delta, Adjacency(adjacency, radius), promised
     )
-    noisy = noisy_block(mechanism, queries, rows, 0, 0, secrets.token_bytes(KEY_BYTES), _fresh_id())
+    noisy = gallery.noisy_scores(mechanism, queries, secrets.token_bytes(KEY_BYTES), _fresh_id())
+    scores = np.clip(noisy, promised.low, promised.high, out=noisy)
+    return ScoresRelease(scores[0] if np.ndim(Q) == 1 else scores, _scores_manifest(mechanism))
+
+
+@lru_cache(maxsize=256)
+def _scores_manifest(mechanism: Mechanism) -> Manifest:
+    """Manifest of a release of scores; it says the same of every release with these settings."""
     from scoreshield.manifest import manifest_in_memory
 
-    scores = np.clip(noisy, promised.low, promised.high, out=noisy)
-    return ScoresRelease(scores[0] if single else scores, manifest_in_memory(mechanism, None))
+    return manifest_in_memory(mechanism, None)
 
 
 def perturb_gram(
@@ -149,16 +151,6 @@ def perturb_gram(
             noisy[down, across] = block
             noisy[across, down] = block.T
     return noisy
-
-
-def _fixed_rows(values: NDArray[Any], name: str) -> NDArray[np.float32]:
-    values = np.asarray(values)
-    if values.ndim != 2 or values.dtype.kind not in "fiu":
-        raise InputRejected(
-            f"{name} has shape {values.shape} and type {values.dtype}; "
-            "expected a matrix of real numbers, one row a record"
-        )
-    return to_fixed(values)
 
 
 def _range(score_range: tuple[float, float] | None) -> ScoreRange:

@@ -151,6 +151,7 @@ class Step(_Strict):
     residual: float
     rank: Size
     eigendecompositions: Size
+    products: Size
 
 
 class CertificateRecord(_Strict):
@@ -358,6 +359,7 @@ def describe_projection(projection: Projection) -> PostProcessing:
                     residual=float(step.residual),
                     rank=int(step.rank),
                     eigendecompositions=int(step.eigendecompositions),
+                    products=int(step.products),
                 )
                 for step in projection.history
             ),

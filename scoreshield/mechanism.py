@@ -43,6 +43,7 @@ _PRODUCT_BITS = 2 * FRACTION_BITS
 _GRID_BITS = 20
 # Released values are float32, which ends at 2^128.
 _LARGEST_SIGMA = 2.0**100
+_MIRROR_STRIP = 64
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,10 @@ def noisy_block(
                 continue
             at_column = _span(tile_column, columns, column)
             value = exact_products(left_integers, to_integers(right[at_column]))
-            _round_to_grid(value, mechanism)
+            round_to_grid(value, mechanism)
             key = noise.tile_key(release_key, release_id, mechanism.regime, tile_row, tile_column)
-            value += noise.tile_noise(
+            noise.add_tile_noise(
+                value,
                 key,
                 mechanism.ratio,
                 rows,
@@ -182,13 +184,25 @@ def noisy_block(
             value *= mechanism.grid
             out[at_row, at_column] = value
     if on_diagonal:
-        upper = np.triu(out, 1)
-        out = upper + upper.T
-        np.fill_diagonal(out, 1.0)
+        _mirror_upper_triangle(out)
     return out
 
 
-def _round_to_grid(products: NDArray[np.float64], mechanism: Mechanism) -> None:
+def _mirror_upper_triangle(block: NDArray[np.float32]) -> None:
+    """Overwrite a square block in place: ones on its diagonal, its upper triangle mirrored below.
+
+    In strips of a few cache lines, because transposing all at once misses the cache at every value.
+    """
+    for start in range(0, block.shape[0], _MIRROR_STRIP):
+        stop = start + _MIRROR_STRIP
+        block[stop:, start:stop] = block[start:stop, stop:].T
+        corner = block[start:stop, start:stop]
+        upper = np.triu(corner, 1)
+        np.add(upper, upper.T, out=corner)
+    np.fill_diagonal(block, 1.0)
+
+
+def round_to_grid(products: NDArray[np.float64], mechanism: Mechanism) -> None:
     """Exact products in units of 2^-48 to integers in units of g, clipped to the score range."""
     score_range = mechanism.score_range
     if score_range != FULL_RANGE:

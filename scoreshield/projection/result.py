@@ -32,13 +32,16 @@ class Iteration:
     residual : rms over the rows of diag(X) − 1 for the PSD iterate X, which vanishes exactly when
         X is feasible (PSD and unit diagonal imply the box)
     rank : number of positive eigenvalues of the iterate
-    eigendecompositions : spent up to and including this step
+    eigendecompositions : spent up to and including this step; in a blockwise form the refinements
+        of its subspace
+    products : products G × (n × k) up to and including this step, in a blockwise form
     """
 
     number: int
     residual: float
     rank: int
     eigendecompositions: int
+    products: int = 0
 
 
 @dataclass(frozen=True, eq=False)

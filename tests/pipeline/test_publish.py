@@ -158,7 +158,7 @@ def test_a_cluster_writes_the_same_bits(
         step.number for step in summary.post_processing.history
     ]
     # Dask adds the worker's address; nothing else may join, least of all values of the matrix.
-    fields = {"stage", "worker", "number", "residual", "rank", "eigendecompositions"}
+    fields = {"stage", "worker", "number", "residual", "rank", "eigendecompositions", "products"}
     assert all(set(step) == fields for step in steps)
 
 

@@ -370,3 +370,22 @@ def test_overlapping_tiles_cover_an_interval_once(one: int, other: int) -> None:
         for position in range(part.start, part.stop)
     ]
     assert covered == list(range(start, stop))
+
+
+@pytest.mark.parametrize("ratio", [0.3, 2.0**20, 2.0**22])
+@pytest.mark.parametrize(
+    ("column", "count"), [(0, 1024), (0, 100_000), (3, 1), (1000, 50), (700, 90_001), (1023, 2)]
+)
+@pytest.mark.parametrize("row", [0, 5, 1023])
+def test_a_row_gets_the_noise_of_its_tiles(row: int, column: int, count: int, ratio: float) -> None:
+    tiles = noise.tiles_overlapping(column, column + count)
+    keys = [noise.tile_key(RELEASE_KEY, "r", "scores", 2, tile) for tile, _ in tiles]
+    expected = np.concatenate(
+        [
+            noise.tile_noise(key, ratio, slice(row, row + 1), part)[0]
+            for key, (_, part) in zip(keys, tiles, strict=True)
+        ]
+    )
+    values = np.arange(count, dtype=np.float64)
+    noise.add_row_noise(values, keys, ratio, row, column)
+    assert np.array_equal(values, np.arange(count) + expected)

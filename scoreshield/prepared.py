@@ -1,0 +1,223 @@
+"""A gallery prepared once and scored many times, as a service does.
+
+Preparing normalises and rounds every record (:mod:`scoreshield.fixedpoint`); a query then pays for
+one exact inner product a record and its noise. The values are those of
+:func:`scoreshield.mechanism.noisy_block`, bit for bit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield import noise
+from scoreshield.errors import InputRejected, ParameterError
+from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
+from scoreshield.mechanism import Mechanism, calibrate_scores, round_to_grid
+from scoreshield.sensitivity import Adjacency, ScoreRange
+
+UNIT_TOLERANCE = 0.01
+"""How far the norm of a query may lie from one; float16 unit rows stay within 0.001."""
+
+# 32 tiles: a panel of inner products of one query takes 256 KiB and stays in cache.
+_PANEL = 32 * noise.TILE
+_SHOWN_ROWS = 5
+
+
+class PreparedGallery:
+    """The private records of a gallery, ready to be scored against public queries.
+
+    Holds 8·n·d bytes: the integer rows in float64, as the exact inner products need them. Held as
+    float32 they would take half of that, and converting them would more than double the time of a
+    query.
+
+    Parameters
+    ----------
+    E : (n, d) real embeddings, one row a record, finite and not zero; normalised here.
+
+    Raises
+    ------
+    InputRejected
+        E is not a matrix of finite non-zero rows.
+    """
+
+    def __init__(self, E: NDArray[Any]) -> None:
+        self._integers = to_integers(fixed_rows(E, "E"))
+        self._integers.flags.writeable = False
+
+    @property
+    def n(self) -> int:
+        """Number of records."""
+        return int(self._integers.shape[0])
+
+    @property
+    def d(self) -> int:
+        """Number of features of a record."""
+        return int(self._integers.shape[1])
+
+    def __repr__(self) -> str:
+        return f"PreparedGallery(n={self.n}, d={self.d})"
+
+    def noisy_scores(
+        self,
+        mechanism: Mechanism,
+        queries: NDArray[np.float32],
+        release_key: bytes,
+        release_id: str,
+    ) -> NDArray[np.float32]:
+        """Noisy scores (m, n) of fixed-point queries (m, d), not yet clipped.
+
+        Exactly ``noisy_block(mechanism, queries, rows, 0, 0, release_key, release_id)``.
+        """
+        integers = to_integers(queries)
+        out = np.empty((len(queries), self.n), dtype=np.float32)
+        for start in range(0, self.n, _PANEL):
+            stop = min(start + _PANEL, self.n)
+            values = exact_products(integers, self._integers[start:stop])
+            round_to_grid(values, mechanism)
+            _add_noise(values, mechanism, start, release_key, release_id)
+            values *= mechanism.grid
+            out[:, start:stop] = values
+        return out
+
+
+def fixed_rows(values: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """The rows of a real matrix, normalised and rounded to fixed point.
+
+    Raises
+    ------
+    InputRejected
+        Not a matrix of real numbers, or a row is zero or not finite.
+    """
+    values = np.asarray(values)
+    if values.ndim != 2 or values.dtype.kind not in "fiu":
+        raise InputRejected(
+            f"{name} has shape {values.shape} and type {values.dtype}; "
+            "expected a matrix of real numbers, one row a record"
+        )
+    return to_fixed(values)
+
+
+def fixed_queries(Q: NDArray[Any], d: int) -> NDArray[np.float32]:
+    """Public queries (m, d), or one of shape (d,), in fixed point: distinct unit embeddings.
+
+    Raises
+    ------
+    InputRejected
+        Not one or more finite unit rows of d real numbers, or a query repeats an earlier one. A
+        repeat would cost as much privacy as a new query and answer nothing new.
+    """
+    queries = np.atleast_2d(np.asarray(Q))
+    if queries.ndim != 2 or queries.dtype.kind not in "fiu":
+        raise InputRejected(
+            f"Q has shape {np.shape(Q)} and type {queries.dtype}; "
+            "expected real numbers, one query (d,) or one row a query (m, d)"
+        )
+    if queries.shape[0] == 0:
+        raise InputRejected("Q holds no query; expected at least one row")
+    if queries.shape[1] != d:
+        raise InputRejected(
+            f"queries have {queries.shape[1]} features and records {d}; "
+            "expected the same embedding for both"
+        )
+    fixed = to_fixed(queries)
+    _refuse_other_lengths(queries)
+    if len(fixed) > 1:
+        _refuse_repeats(fixed)
+    return fixed
+
+
+def scores_mechanism(
+    n: int,
+    queries: NDArray[np.float32],
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    score_range: ScoreRange,
+) -> Mechanism:
+    """Settings of a release of fixed-point queries (m, d) against n records, jointly.
+
+    For one query they depend on no query: its norm is at most 1, which is what they assume, so
+    that a service calibrates once. The shrinking of fixed-point rows would allow a σ smaller by
+    less than 1e-6 of itself.
+
+    Raises
+    ------
+    ParameterError
+        n < 1, or privacy parameters that cannot be certified.
+    """
+    m, d = queries.shape
+    if m == 1:
+        return _one_query_mechanism(n, d, epsilon, delta, adjacency, score_range)
+    return calibrate_scores(n, queries, epsilon, delta, adjacency, score_range)
+
+
+@lru_cache(maxsize=256)
+def _one_query_mechanism(
+    n: int,
+    d: int,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    score_range: ScoreRange,
+) -> Mechanism:
+    if d < 1:
+        raise ParameterError("embeddings need at least one feature, found 0")
+    longest = np.zeros((1, d), dtype=np.float32)
+    longest[0, 0] = 1.0
+    return calibrate_scores(n, longest, epsilon, delta, adjacency, score_range)
+
+
+def _add_noise(
+    values: NDArray[np.float64],
+    mechanism: Mechanism,
+    column: int,
+    release_key: bytes,
+    release_id: str,
+) -> None:
+    """Add each position's noise to values (m, k) whose first entry is (0, ``column``)."""
+    rows, columns = values.shape
+    if rows == 1:
+        first, last = column // noise.TILE, (column + columns - 1) // noise.TILE
+        keys = [
+            noise.tile_key(release_key, release_id, "scores", 0, tile)
+            for tile in range(first, last + 1)
+        ]
+        noise.add_row_noise(values[0], keys, mechanism.ratio, 0, column % noise.TILE)
+        return
+    for tile_row, at_row in noise.tiles_overlapping(0, rows):
+        top = tile_row * noise.TILE
+        for tile_column, at_column in noise.tiles_overlapping(column, column + columns):
+            left = tile_column * noise.TILE - column
+            part = values[
+                top + at_row.start : top + at_row.stop,
+                left + at_column.start : left + at_column.stop,
+            ]
+            key = noise.tile_key(release_key, release_id, "scores", tile_row, tile_column)
+            noise.add_tile_noise(part, key, mechanism.ratio, at_row, at_column)
+
+
+def _refuse_other_lengths(queries: NDArray[Any]) -> None:
+    norms = np.linalg.norm(queries.astype(np.float64), axis=1)
+    other = np.flatnonzero(~(np.abs(norms - 1) <= UNIT_TOLERANCE))
+    if other.size:
+        shown = ", ".join(f"{row} (norm {norms[row]:.6g})" for row in other[:_SHOWN_ROWS])
+        raise InputRejected(
+            f"{other.size} of {len(queries)} queries are not of unit length; the first: {shown}. "
+            "Expected unit embeddings; divide each by its norm if it is of the gallery's kind"
+        )
+
+
+def _refuse_repeats(queries: NDArray[np.float32]) -> None:
+    _, first, which = np.unique(queries, axis=0, return_index=True, return_inverse=True)
+    originals = first[which.ravel()]
+    repeats = np.flatnonzero(originals != np.arange(len(queries)))
+    if repeats.size:
+        shown = ", ".join(f"{row} (same as {originals[row]})" for row in repeats[:_SHOWN_ROWS])
+        raise InputRejected(
+            f"{repeats.size} of {len(queries)} queries repeat an earlier one: {shown}. A query "
+            "asked twice costs twice, together or apart; ask it once and use its scores again"
+        )

@@ -1,0 +1,544 @@
+"""One command from a source to a verified release, and what a repeated or changed one does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+from pipeline import release as release_module
+from pipeline.budget import request_for
+from pipeline.errors import (
+    BudgetRefused,
+    ConfigurationError,
+    IntegrityFailure,
+    RunFailed,
+    exit_code,
+)
+from pipeline.gallery import content_digest, read_rows
+from pipeline.ingest import ingest
+from pipeline.keyfile import create_key, read_key
+from pipeline.open import open_release
+from pipeline.release import abandon
+from pipeline.sources import _copy_folder
+from pipeline.status import release_status
+from pipeline.verify import verify_release
+from scoreshield.fixedpoint import to_fixed
+from scoreshield.manifest import Manifest, canonical_bytes
+from scoreshield.projection import project
+
+DIGITS = Path(__file__).resolve().parents[3] / "configs" / "data" / "digits.npy"
+
+
+class TestOneCommand:
+    def test_the_result_says_what_was_made(self, finished: Any) -> None:
+        result = json.loads(finished.output)
+        assert result["newly_released"] is True
+        assert (result["epsilon"], result["delta"], result["method"]) == (50.0, 1e-6, "shrink")
+        stages = [json.loads(line)["event"] for line in finished.errors.splitlines()]
+        assert stages.count("end") == 4
+
+    def test_verify_accepts_it(self, finished: Any) -> None:
+        done = finished.curator.command("verify", str(finished.path), "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["ok"] is True
+
+    def test_noisy_blocks_are_those_of_the_in_memory_mechanism(self, finished: Any) -> None:
+        curator = finished.curator
+        workers = finished.curator.settings["cluster"]
+        np.testing.assert_array_equal(
+            curator.noisy(cluster=workers), curator.expected_noisy(finished.key)
+        )
+
+    def test_it_reads_back_as_the_projection_of_the_noisy_blocks(self, finished: Any) -> None:
+        opened = open_release(finished.path)
+        run = finished.curator.prepared()
+        projection = project(
+            finished.curator.noisy().astype(np.float64), sigma=run.mechanism.sigma, method="shrink"
+        )
+        gram = opened.rows(0, opened.n)
+        np.testing.assert_allclose(gram, projection.gram(), rtol=0, atol=2e-6)
+        assert opened.manifest.post_processing.rank == projection.rank >= 1
+        indices, values = opened.topk(3)
+        assert indices.shape == values.shape == (opened.n, 3)
+
+    def test_the_ledger_is_committed_and_the_key_is_gone(self, finished: Any) -> None:
+        finished.curator.assert_spent_once()
+        assert not list(finished.curator.root.rglob("*.key"))
+        assert release_status(finished.curator.load()).stage == "released"
+
+    def test_a_repeated_command_reports_it_and_changes_nothing(self, finished: Any) -> None:
+        before = finished.curator.account(), files_under(finished.path)
+        outcome = finished.curator.release()
+        assert outcome.newly is False
+        assert "already released, nothing was spent" in outcome.to_text()
+        assert (finished.curator.account(), files_under(finished.path)) == before
+
+    def test_only_its_owner_can_enter_the_private_folder(self, finished: Any) -> None:
+        private = finished.curator.root / "private"
+        assert private.stat().st_mode & 0o777 == 0o700
+        for folder in (entry for entry in finished.path.rglob("*") if entry.is_dir()):
+            assert folder.stat().st_mode & 0o777 == 0o755
+
+
+class TestNothingIsLeftBehind:
+    def test_no_file_and_no_output_holds_the_key(self, finished: Any) -> None:
+        key = finished.key
+        forms = [key, key.hex().encode(), key.hex().upper().encode(), key[::-1]]
+        forms += [base64.b64encode(key).rstrip(b"="), base64.urlsafe_b64encode(key).rstrip(b"=")]
+        for path, content in everything_written(finished).items():
+            for form in forms:
+                assert form not in content, path
+
+    def test_no_file_and_no_output_holds_clean_similarities(self, finished: Any) -> None:
+        patterns = clean_patterns(finished.curator)
+        gallery = Path(finished.curator.prepared().gallery.path)
+        for path, content in everything_written(finished).items():
+            if not path.is_relative_to(gallery):
+                assert not holds(content, patterns), path
+
+    def test_the_search_finds_what_it_looks_for(self, finished: Any) -> None:
+        patterns = clean_patterns(finished.curator)
+        clean = clean_gram(finished.curator)
+        for planted in (clean[3:5, 10:40], clean[7:8, 90:].astype(np.float32)):
+            assert holds(b"abc" + planted.tobytes() + b"x", patterns)
+
+
+def everything_written(finished: Any) -> dict[Path, bytes]:
+    root = finished.curator.root
+    written = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    written.pop(root / "source.npy")
+    assert len(written) > 50
+    return {
+        **written,
+        Path("stdout"): finished.output.encode(),
+        Path("stderr"): finished.errors.encode(),
+    }
+
+
+def clean_gram(curator: Any) -> NDArray[np.float64]:
+    gallery = curator.prepared().gallery
+    rows = read_rows(gallery.path, 0, gallery.n).astype(np.float64)
+    return rows @ rows.T
+
+
+def clean_patterns(curator: Any) -> NDArray[np.uint64]:
+    """Eight bytes each: a float64 similarity, or two neighbouring float32 ones.
+
+    Integer products in units of 2^-48 and in those of the grid are told apart by their exponents
+    alone, so both are here too.
+    """
+    clean = clean_gram(curator)
+    off_diagonal = clean[~np.eye(len(clean), dtype=bool)]
+    grid = curator.prepared().mechanism.grid
+    narrow = clean.astype(np.float32)
+    narrow = narrow[:, : narrow.shape[1] // 2 * 2]
+    pairs = [narrow[:, start : narrow.shape[1] - start] for start in (0, 1)]
+    # Pairs that hold the public 1 of the diagonal are still eight bytes of which four are private.
+    parts = [
+        off_diagonal,
+        off_diagonal * 2.0**48,
+        np.rint(off_diagonal / grid) * grid,
+        *(np.ascontiguousarray(pair).view(np.float64).ravel() for pair in pairs),
+    ]
+    return np.unique(np.concatenate([part.view(np.uint64) for part in parts]))
+
+
+def holds(content: bytes, patterns: NDArray[np.uint64]) -> bool:
+    """Whether any eight bytes, at any offset, are among the sorted ``patterns``."""
+    for offset in range(8):
+        size = (len(content) - offset) // 8
+        if size < 1:
+            continue
+        words = np.frombuffer(content, "<u8", size, offset)
+        # Zero is no secret: padding and grid values at zero look alike.
+        words = words[words != 0]
+        nearest = np.searchsorted(patterns, words).clip(max=len(patterns) - 1)
+        if (patterns[nearest] == words).any():
+            return True
+    return False
+
+
+def files_under(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def as_npz(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
+    np.savez(root / "two.npz", other=rows[:2], faces=rows)
+    return {"gallery": "two.npz", "key": "faces"}
+
+
+def as_zarr_v2(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
+    zarr.create_array(root / "v2.zarr", data=rows, chunks=(70, 5), zarr_format=2)
+    return {"gallery": "v2.zarr"}
+
+
+def as_zarr_v3(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
+    zarr.create_array(root / "v3.zarr", data=rows, chunks=(100, 16), zarr_format=3)
+    return {"gallery": "v3.zarr"}
+
+
+def as_gallery(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
+    ingest(root / "source.npy", root / "made.zarr")
+    return {"gallery": "made.zarr"}
+
+
+@pytest.mark.parametrize("form", [as_npz, as_zarr_v2, as_zarr_v3, as_gallery])
+def test_every_source_is_released(
+    form: Callable[[Path, NDArray[np.float32]], dict[str, Any]], curator: Any, toolbox: Any
+) -> None:
+    rows = toolbox.embeddings()
+    changes = form(curator.root, rows)
+    outcome = curator.release(arrays=["factor"], **changes)
+    assert outcome.newly
+    assert verify_release(outcome.path).ok
+    gallery = curator.prepared(arrays=["factor"], **changes).gallery
+    np.testing.assert_array_equal(read_rows(gallery.path, 0, gallery.n), to_fixed(rows))
+
+
+class TestArrays:
+    def test_the_gram_matrix_alone_without_a_projection(self, curator: Any) -> None:
+        changes = {"projection": {"method": "none"}, "arrays": ["gram"]}
+        outcome = curator.release(**changes)
+        assert outcome.manifest.post_processing.feasible is False
+        assert "clipped only" in outcome.to_text()
+        opened = open_release(outcome.path)
+        noisy = np.clip(curator.noisy(**changes), -1, 1)
+        np.testing.assert_array_equal(opened.rows(0, opened.n), noisy)
+        assert sorted(outcome.manifest.arrays) == ["gram"]
+        assert verify_release(outcome.path).ok
+
+    def test_the_factor_alone(self, curator: Any) -> None:
+        outcome = curator.release(arrays=["factor"])
+        assert sorted(outcome.manifest.arrays) == ["diagonal", "factor"]
+        assert sorted(entry.name for entry in (outcome.path / "release.zarr").iterdir()) == [
+            "diagonal",
+            "factor",
+            "zarr.json",
+        ]
+        assert verify_release(outcome.path).ok
+
+
+class TestChangedSettings:
+    def test_another_projection_is_another_release_and_spends_again(self, finished: Any) -> None:
+        curator = copied(finished)
+        changes = {
+            "projection": {"method": "nearest"},
+            "privacy": {**curator.settings["privacy"], "epsilon": 30.0},
+        }
+        before = curator.account().spent
+        outcome = curator.release(**changes)
+        assert outcome.newly
+        assert outcome.path != finished.path
+        own = request_for(curator.prepared(**changes).mechanism).spend
+        assert curator.account().spent == before + own
+        spent_before = outcome.manifest.composition.spent_before.mu_squared
+        assert spent_before == f"{before.numerator}/{before.denominator}"
+
+    @pytest.mark.parametrize("unfinished", [True, False])
+    def test_a_named_release_refuses_them_and_names_the_first(
+        self, curator: Any, unfinished: bool
+    ) -> None:
+        if unfinished:
+            curator.interrupt("perturb", 3, release="faces")
+        else:
+            curator.release(release="faces", arrays=["factor"])
+        spent = curator.account().spent
+        curator.configure(release="faces", arrays=["factor"], projection={"method": "nearest"})
+        refused = curator.command("release", "release.yaml")
+        assert refused.returncode == 2
+        expected = "arrays = ['factor', 'gram']" if unfinished else "projection.method = 'shrink'"
+        assert expected in refused.stderr
+        assert curator.account().spent == spent
+
+    def test_a_refused_release_pins_nothing(self, curator: Any) -> None:
+        greedy = {"epsilon": 500.0, "delta": 1e-6, "adjacency": "record"}
+        with pytest.raises(BudgetRefused):
+            curator.release(release="faces", privacy=greedy)
+        assert curator.release(release="faces").newly
+        curator.assert_spent_once(release="faces")
+
+    def test_a_name_taken_by_another_private_folder_is_refused(self, curator: Any) -> None:
+        ingest(curator.root / "source.npy", curator.root / "made.zarr")
+        curator.release(gallery="made.zarr", release="faces", arrays=["factor"])
+        changes = {"gallery": "made.zarr", "release": "faces", "private": "elsewhere"}
+        for different, place in (
+            ({"arrays": ["gram"]}, "arrays"),
+            ({"arrays": ["factor"], "projection": {"method": "nearest"}}, "projection.method"),
+            ({"arrays": ["factor"], "gallery": "source.npy"}, "lineage"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"is another release: it has {place}"):
+                curator.release(**{**changes, **different})
+        assert len(curator.account(gallery="made.zarr").entries) == 1
+
+
+def copied(finished: Any) -> Any:
+    """A finished release that a test may go on from."""
+    root = finished.curator.root.with_name(f"{finished.curator.root.name}-copy")
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(finished.curator.root, root)
+    # The source keeps its time, so that it is the source that was ingested.
+    settings = {**finished.curator.settings, "cluster": {"workers": 1, "memory_limit": "1GiB"}}
+    fresh = type(finished.curator)(root, settings)
+    # A copy's folder is named after the place of its source.
+    (ingested,) = (root / "private" / "galleries").iterdir()
+    ingested.rename(_copy_folder(fresh.load()))
+    return fresh
+
+
+class TestChangedGallery:
+    def test_a_changed_source_is_refused_until_it_is_restored(self, curator: Any) -> None:
+        curator.interrupt("perturb", 4)
+        curator.write_source(seed=2)
+        curator.configure()
+        refused = curator.command("release", "release.yaml")
+        assert refused.returncode == 5
+        assert "another gallery" in refused.stderr
+        curator.write_source(seed=1)
+        assert curator.release().newly
+        curator.assert_spent_once()
+
+    def test_before_the_key_is_made_a_source_may_still_change(
+        self, curator: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(*_: object) -> None:
+            raise OSError("no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(release_module, "create_key", failing)
+            with pytest.raises(RunFailed, match="no space left"):
+                curator.release()
+        curator.write_source(seed=2)
+        assert curator.release().newly
+        curator.assert_spent_once()
+        assert not curator.release().newly
+
+    def test_a_gallery_edited_in_place_is_refused(self, curator: Any) -> None:
+        ingest(curator.root / "source.npy", curator.root / "made.zarr")
+        curator.interrupt("perturb", 4, gallery="made.zarr")
+        swap_two_rows(curator.root / "made.zarr")
+        with pytest.raises(IntegrityFailure, match="another gallery"):
+            curator.release(gallery="made.zarr")
+
+    def test_a_gallery_edited_after_its_release_is_not_taken_for_released(
+        self, finished: Any
+    ) -> None:
+        curator = copied(finished)
+        swap_two_rows(curator.prepared().gallery.path)
+        with pytest.raises(IntegrityFailure, match="made from other content"):
+            curator.release()
+
+    def test_a_gallery_edited_while_it_is_perturbed_leaves_no_noise_behind(
+        self, curator: Any, toolbox: Any
+    ) -> None:
+        ingest(curator.root / "source.npy", curator.root / "made.zarr")
+
+        class Editor(toolbox.silent):  # type: ignore[misc]
+            def advance(self, done: int, **figures: Any) -> None:
+                if done == 5:
+                    swap_two_rows(curator.root / "made.zarr")
+
+        with pytest.raises(IntegrityFailure, match="was changed while release"):
+            curator.release(Editor(), gallery="made.zarr")
+        run = curator.prepared(gallery="made.zarr")
+        assert not run.folder.store.exists()
+        assert not run.folder.receipts.exists()
+        swap_two_rows(curator.root / "made.zarr")
+        key = read_key(run.folder.key_file)
+        curator.release(gallery="made.zarr")
+        np.testing.assert_array_equal(
+            curator.noisy(gallery="made.zarr"), curator.expected_noisy(key, gallery="made.zarr")
+        )
+
+
+def swap_two_rows(gallery: str | Path) -> None:
+    """Every checksum and every fixed-point bound still holds afterwards."""
+    array = zarr.open_group(str(gallery), mode="r+")["embeddings"]
+    rows = array[:]
+    rows[[0, 1]] = rows[[1, 0]]
+    array[:] = rows
+
+
+class TestOneKeyOneMatrix:
+    """Negative controls: what would reveal a difference, or average noise out, is refused."""
+
+    def test_one_key_on_two_galleries(self, curator: Any) -> None:
+        curator.interrupt("perturb", 2, release="faces")
+        first = curator.prepared(release="faces").folder.key_file
+        other = type(curator)(curator.root / "other")
+        other.root.mkdir()
+        other.write_source(seed=2)
+        other.interrupt("perturb", 1, release="faces")
+        shutil.copyfile(first, other.prepared(release="faces").folder.key_file)
+        with pytest.raises(IntegrityFailure, match="the same noise on both would reveal"):
+            other.release(release="faces")
+
+    def test_fresh_noise_on_a_retry(self, curator: Any) -> None:
+        curator.interrupt("perturb", 2)
+        run = curator.prepared()
+        digest = content_digest(run.gallery)
+        run.folder.key_file.unlink()
+        with pytest.raises(IntegrityFailure, match="would average out"):
+            curator.release()
+        create_key(run.folder.key_file, digest, run.release_id, run.mechanism)
+        with pytest.raises(IntegrityFailure, match="two noises on one gallery average out"):
+            curator.release()
+
+
+class TestBudget:
+    @pytest.mark.parametrize("state", ["missing", "corrupt", "overspent"])
+    def test_a_refusal_comes_before_key_and_noise(self, curator: Any, state: str) -> None:
+        changes: dict[str, Any] = {}
+        ledger = curator.root / "ledger.db"
+        if state == "missing":
+            changes = {"ledger": {**curator.settings["ledger"], "create": False}}
+        elif state == "corrupt":
+            ledger.write_bytes(b"\x00\x01" * 4096)
+        else:
+            changes = {"privacy": {"epsilon": 80.0, "delta": 1e-6, "adjacency": "record"}}
+        with pytest.raises(BudgetRefused) as refusal:
+            curator.release(**changes)
+        assert exit_code(refusal.value) == 4
+        run = curator.prepared(**changes)
+        for made in (run.folder.key_file, run.folder.store, run.folder.record, run.release):
+            assert not made.exists()
+        if state == "missing":
+            assert "scoreshield ledger init" in str(refusal.value)
+            assert not ledger.exists()
+
+    def test_an_overspend_says_four_numbers_and_plan_said_them_before(self, finished: Any) -> None:
+        curator = copied(finished)
+        curator.configure(
+            projection={"method": "aap"}, privacy={**curator.settings["privacy"], "epsilon": 70.0}
+        )
+        planned = curator.command("plan", "release.yaml", "--json")
+        assert planned.returncode == 0
+        ledger = json.loads(planned.stdout)["ledger"]
+        assert ledger["fits"] is False
+        refused = curator.command("release", "release.yaml")
+        assert refused.returncode == 4
+        assert ledger["spent"] == pytest.approx(50.0, abs=1e-6)
+        assert ledger["requested"] == 70.0
+        assert ledger["remaining"] == pytest.approx(25.0, abs=1e-6)
+        for name in ("spent", "requested", "remaining", "largest"):
+            assert f"{ledger[name]:.6g}" in refused.stderr
+        affordable = {**curator.settings["privacy"], "epsilon": ledger["largest"]}
+        assert curator.release(
+            projection={"method": "aap", "max_iterations": 2}, privacy=affordable
+        ).newly
+
+    def test_a_lost_ledger_is_not_made_again(self, finished: Any) -> None:
+        curator = copied(finished)
+        (curator.root / "ledger.db").unlink()
+        with pytest.raises(BudgetRefused, match="was released before"):
+            curator.release(projection={"method": "nearest"})
+
+
+class TestAbandoning:
+    def test_it_stays_spent_and_its_name_is_used_up(self, curator: Any) -> None:
+        curator.interrupt("publish", 3, release="faces")
+        run = curator.prepared(release="faces")
+        spent = curator.account().spent
+        account = abandon(curator.load(release="faces"))
+        assert [entry.state for entry in account.entries] == ["abandoned"]
+        assert account.spent == spent
+        for made in (run.folder.key_file, run.folder.store, run.folder.receipts, run.release):
+            assert not made.exists()
+        with pytest.raises(BudgetRefused, match="was abandoned"):
+            curator.release(release="faces")
+        (curator.root / "ledger.db").unlink()
+        with pytest.raises(BudgetRefused, match="was released before"):
+            curator.release(release="again")
+
+    def test_it_needs_no_source_any_more(self, curator: Any) -> None:
+        curator.interrupt("perturb", 1)
+        (curator.root / "source.npy").unlink()
+        account = abandon(curator.load())
+        assert [entry.state for entry in account.entries] == ["abandoned"]
+
+    def test_a_published_release_is_not_abandoned(self, finished: Any) -> None:
+        with pytest.raises(BudgetRefused, match="is published"):
+            abandon(finished.curator.load())
+
+
+class TestPlaces:
+    def test_an_output_that_cannot_be_written_is_found_before_spending(self, curator: Any) -> None:
+        (curator.root / "file").touch()
+        with pytest.raises(ConfigurationError, match="Nothing was spent"):
+            curator.release(output="file/releases")
+        assert curator.account() is None
+
+    def test_a_full_private_folder_is_a_failed_run_in_one_line(self, curator: Any) -> None:
+        (curator.root / "file").touch()
+        curator.configure(private="file/private")
+        failed = curator.command("release", "release.yaml")
+        assert failed.returncode == 6
+        assert len(failed.stderr.strip().splitlines()) == 1
+
+
+def test_two_galleries_with_the_same_noisy_values_get_the_same_manifest(
+    curator: Any, tmp_path: Path
+) -> None:
+    """Whatever the manifest says of the gallery's content, it says through the noisy values."""
+    first = curator.release(release="faces").manifest
+    other = type(curator)(tmp_path / "other")
+    other.root.mkdir()
+    other.write_source(seed=99)
+    other.interrupt("perturb", 15, release="faces")
+    run, source = other.prepared(release="faces"), curator.prepared(release="faces")
+    assert content_digest(run.gallery) != content_digest(source.gallery)
+    for name in ("noisy.zarr", "receipts"):
+        shutil.rmtree(run.folder.path / name)
+        shutil.copytree(source.folder.path / name, run.folder.path / name)
+    second = other.release(release="faces").manifest
+    assert normalised(first) == normalised(second)
+    assert first.noisy == second.noisy
+
+
+def normalised(manifest: Manifest) -> bytes:
+    """The manifest without its time, its signature and the random name of its gallery."""
+    assert manifest.composition is not None
+    composition = manifest.composition.model_copy(update={"lineage": "0" * 32})
+    return canonical_bytes(
+        manifest.model_copy(update={"published_at": None, "composition": composition})
+    )
+
+
+@pytest.mark.parametrize("method", ["nearest", "aap"])
+@pytest.mark.parametrize("n", [700, pytest.param(1797, marks=pytest.mark.slow)])
+def test_projection_takes_most_of_the_noise_away(curator: Any, method: str, n: int) -> None:
+    """Digits under adjacency `output` at ε = 1; the curator alone can measure this."""
+    np.save(curator.root / "source.npy", np.load(DIGITS)[:n])
+    changes = {
+        "privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "output", "radius": 1.0},
+        "projection": {"method": method, "max_iterations": 10},
+        "arrays": ["gram"],
+        "block_side": 512,
+        "cluster": {"workers": 2, "memory_limit": "2GiB"},
+    }
+    outcome = curator.release(**changes)
+    opened = open_release(outcome.path)
+    clean = clean_gram_of(curator, **changes)
+    released = np.sum((opened.rows(0, n) - clean) ** 2)
+    noisy = np.sum((curator.noisy(**changes) - clean) ** 2)
+    assert released * 5 <= noisy
+
+
+def clean_gram_of(curator: Any, **changes: Any) -> NDArray[np.float64]:
+    gallery = curator.prepared(**changes).gallery
+    rows = read_rows(gallery.path, 0, gallery.n).astype(np.float64)
+    clean = rows @ rows.T
+    np.fill_diagonal(clean, 1.0)
+    return clean

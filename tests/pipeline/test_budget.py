@@ -1,0 +1,160 @@
+"""When a ledger may be made, and what bars it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.budget import (
+    configured_budget,
+    earlier_traces,
+    existing_account,
+    initialise_ledger,
+    ledger_exists,
+    ledger_path,
+    open_ledger,
+    request_for,
+)
+from pipeline.config import Config, load_config
+from pipeline.errors import BudgetRefused
+from pipeline.gallery import Gallery, content_digest
+from pipeline.ingest import ingest
+from scoreshield.mechanism import calibrate_gram
+from scoreshield.sensitivity import Adjacency
+
+MECHANISM = calibrate_gram(20, 4, 1.0, 1e-6)
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Gallery:
+    np.save(tmp_path / "faces.npy", np.random.default_rng(1).normal(size=(20, 4)))
+    return ingest(tmp_path / "faces.npy", tmp_path / "faces.zarr")
+
+
+def configure(folder: Path, create: bool = True, epsilon: float = 2.0) -> Config:
+    path = folder / "release.yaml"
+    path.write_text(
+        "gallery: faces.zarr\n"
+        "privacy: {epsilon: 1.0, delta: 1e-6, adjacency: record}\n"
+        "ledger: {url: 'sqlite:///books/ledger.db', "
+        f"epsilon: {epsilon}, delta: 1e-5, create: {str(create).lower()}}}\n"
+    )
+    return load_config(path)
+
+
+def write_record(file: Path, content: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_a_request_is_what_the_mechanism_really_spends() -> None:
+    mechanism = calibrate_gram(20, 4, 1.0, 1e-6, Adjacency("output", 1.5))
+    request = request_for(mechanism)
+    assert (request.epsilon, request.delta) == (1.0, 1e-6)
+    assert request.sensitivity == mechanism.guarantee.sensitivity.value
+    assert request.sigma == mechanism.sigma
+    assert request.adjacency == "output (radius 1.5)"
+
+
+def test_without_leave_there_is_no_ledger(tmp_path: Path, gallery: Gallery) -> None:
+    config = configure(tmp_path, create=False)
+    with pytest.raises(BudgetRefused, match=r"found no ledger.*ledger init CONFIG.*create: true"):
+        open_ledger(config, gallery, content_digest(gallery))
+    assert not ledger_exists(config)
+    assert not ledger_path(config).parent.exists()
+    assert existing_account(config, gallery) is None
+
+
+def test_the_first_release_may_make_it(tmp_path: Path, gallery: Gallery) -> None:
+    config = configure(tmp_path)
+    ledger = open_ledger(config, gallery, content_digest(gallery))
+    assert ledger_path(config).stat().st_mode & 0o777 == 0o600
+    assert ledger.account(gallery.lineage).budget == configured_budget(config)
+    assert existing_account(config, gallery) == ledger.account(gallery.lineage)
+    open_ledger(configure(tmp_path, create=False), gallery, content_digest(gallery))
+
+
+def test_an_account_for_another_gallery_needs_leave_as_well(
+    tmp_path: Path, gallery: Gallery
+) -> None:
+    open_ledger(configure(tmp_path), gallery, content_digest(gallery))
+    np.save(tmp_path / "other.npy", np.random.default_rng(2).normal(size=(20, 4)))
+    other = ingest(tmp_path / "other.npy", tmp_path / "other.zarr")
+    with pytest.raises(BudgetRefused, match="found no account for this gallery"):
+        open_ledger(configure(tmp_path, create=False), other, content_digest(other))
+    assert existing_account(configure(tmp_path), other) is None
+    open_ledger(configure(tmp_path), other, content_digest(other))
+
+
+def test_a_budget_does_not_grow_with_the_configuration(tmp_path: Path, gallery: Gallery) -> None:
+    open_ledger(configure(tmp_path), gallery, content_digest(gallery))
+    with pytest.raises(BudgetRefused, match="opened with a budget of"):
+        open_ledger(configure(tmp_path, epsilon=9.0), gallery, content_digest(gallery))
+
+
+@pytest.mark.parametrize(
+    ("place", "content"),
+    [
+        ("releases/a/manifest.json", {"composition": {"lineage": "LINEAGE"}}),
+        ("private/runs/a/run.json", {"lineage": "LINEAGE"}),
+        # What can't be read may have been a release of this gallery.
+        ("releases/a/manifest.json", "{"),
+        ("private/runs/a/run.json", ""),
+    ],
+)
+def test_earlier_releases_and_runs_bar_a_new_ledger(
+    tmp_path: Path, gallery: Gallery, place: str, content: Any
+) -> None:
+    config = configure(tmp_path)
+    text = json.dumps(content).replace("LINEAGE", gallery.lineage)
+    write_record(tmp_path / place, content if isinstance(content, str) else text)
+    assert earlier_traces(config, gallery.lineage) == [(tmp_path / place).parent]
+    with pytest.raises(BudgetRefused, match=r"was released before.*Restore the ledger"):
+        open_ledger(config, gallery, content_digest(gallery))
+    assert not ledger_exists(config)
+    # The curator answers for it with an explicit command.
+    assert initialise_ledger(config, gallery).spent_epsilon == 0
+    open_ledger(config, gallery, content_digest(gallery))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"composition": {"lineage": "0" * 32}},
+        {"composition": None},
+        {"composition": []},
+        {"composition": "x"},
+        [],
+        {},
+    ],
+)
+def test_releases_of_other_galleries_do_not_bar_it(
+    tmp_path: Path, gallery: Gallery, content: Any
+) -> None:
+    config = configure(tmp_path)
+    write_record(tmp_path / "releases" / "a" / "manifest.json", content)
+    write_record(tmp_path / "private" / "runs" / "b" / "run.json", {"lineage": "0" * 32})
+    assert earlier_traces(config, gallery.lineage) == []
+    open_ledger(config, gallery, content_digest(gallery))
+
+
+def test_the_same_content_under_another_lineage_is_refused(
+    tmp_path: Path, gallery: Gallery
+) -> None:
+    config = configure(tmp_path)
+    open_ledger(config, gallery, content_digest(gallery))
+    again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
+    assert again.lineage != gallery.lineage
+    with pytest.raises(BudgetRefused, match=f"held under lineage {gallery.lineage}"):
+        open_ledger(config, again, content_digest(again))
+
+
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, gallery: Gallery) -> None:
+    config = configure(tmp_path)
+    write_record(ledger_path(config), "not a database, and longer than a header of SQLite")
+    with pytest.raises(BudgetRefused):
+        open_ledger(config, gallery, content_digest(gallery))

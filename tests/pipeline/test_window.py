@@ -1,0 +1,144 @@
+"""Many tasks through a small window, and workers that die on the way.
+
+Task functions are nested, so that they travel to the workers by value.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client
+
+from pipeline.cluster import open_cluster
+from pipeline.config import Cluster
+from pipeline.errors import BudgetRefused, IntegrityFailure, RunFailed
+from pipeline.window import run_one, run_tasks
+
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The cluster of a release."""
+    with open_cluster(Cluster(workers=WORKERS), tmp_path_factory.mktemp("scratch")) as connected:
+        yield connected
+
+
+def wait_for_release(client: Client) -> None:
+    """Until neither client nor scheduler knows a task of this module any more."""
+    deadline = time.monotonic() + 10
+    while client.futures or client.cluster.scheduler.tasks:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_every_task_runs_once_and_the_window_stays_small(client: Client, tmp_path: Path) -> None:
+    def touch(folder: str, index: int) -> int:
+        with open(f"{folder}/{index}", "x"):
+            return index * index
+
+    most, results = 0, []
+    for result in run_tasks(client, "touch", touch, str(tmp_path), range(60)):
+        most = max(most, len(client.futures))
+        results.append(result)
+    assert sorted(results) == [index * index for index in range(60)]
+    # A released future leaves the client's table a moment later.
+    assert 1 < most <= 3 * WORKERS + 2
+    wait_for_release(client)
+
+
+def test_indices_are_drawn_only_as_the_window_allows(client: Client) -> None:
+    drawn = []
+
+    def indices() -> Iterator[int]:
+        for index in range(10**9):
+            drawn.append(index)
+            yield index
+
+    tasks = run_tasks(client, "lazy", lambda _job, index: index, None, indices())
+    finished = [next(tasks) for _ in range(20)]
+    assert len(set(finished)) == 20
+    assert len(drawn) <= 20 + 3 * WORKERS
+    tasks.close()
+    wait_for_release(client)
+
+
+def test_no_tasks_are_no_results(client: Client) -> None:
+    assert list(run_tasks(client, "none", lambda _job, index: index, None, [])) == []
+
+
+def test_one_task_gets_its_job(client: Client) -> None:
+    assert run_one(client, "one", lambda job, index: (job, index), "job") == ("job", 0)
+
+
+@pytest.mark.parametrize("kind", [IntegrityFailure, BudgetRefused])
+def test_an_error_for_people_arrives_as_it_is(client: Client, kind: type[Exception]) -> None:
+    def fail(wanted: type[Exception], _index: int) -> None:
+        raise wanted("block 3 is damaged")
+
+    with pytest.raises(kind, match=r"^block 3 is damaged$"):
+        list(run_tasks(client, "people", fail, kind, [3]))
+
+
+def test_any_other_error_names_stage_and_task_on_one_line(client: Client) -> None:
+    def fail(_job: None, _index: int) -> None:
+        raise OSError("No space\nleft on device")
+
+    with pytest.raises(RunFailed) as caught:
+        list(run_tasks(client, "publish", fail, None, [17]))
+    said = str(caught.value)
+    assert "stage publish: task publish-17 failed with OSError: No space left on device" in said
+    assert "run the same command again to resume" in said
+    assert "\n" not in said
+
+
+def test_a_task_that_fails_twice_is_repeated(client: Client, tmp_path: Path) -> None:
+    def flaky(folder: str, index: int) -> int:
+        attempt = len(os.listdir(folder))
+        open(f"{folder}/{attempt}", "x").close()
+        if attempt < 2:
+            raise ConnectionError("the storage was away")
+        return index
+
+    assert list(run_tasks(client, "flaky", flaky, str(tmp_path), [5])) == [5]
+
+
+def test_work_goes_on_after_a_worker_was_killed_in_the_middle_of_a_task(
+    client: Client, tmp_path: Path
+) -> None:
+    def die_once(folder: str, index: int) -> int:
+        marker = f"{folder}/died"
+        if index == 4 and not os.path.exists(marker):
+            open(marker, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+    # Results that the dead worker held are asked for in vain; not for long here.
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        results = list(run_tasks(client, "die", die_once, str(tmp_path), range(12)))
+    # A task that was finished on the dead worker may run twice; each is told once.
+    assert sorted(results) == list(range(12))
+    assert (tmp_path / "died").exists()
+
+
+def test_a_task_that_always_ends_its_worker_ends_the_run(client: Client) -> None:
+    scheduler = client.cluster.scheduler
+    allowed, scheduler.allowed_failures = scheduler.allowed_failures, 0
+
+    def die(_job: None, _index: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        with pytest.raises(RunFailed) as caught:
+            list(run_tasks(client, "perturb", die, None, [8]))
+    finally:
+        scheduler.allowed_failures = allowed
+    assert "stage perturb: task perturb-8 ended with its worker several times" in str(caught.value)
+    assert "memory" in str(caught.value)
+    assert allowed == 10
