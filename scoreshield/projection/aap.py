@@ -202,6 +202,11 @@ def _require_parameters(rank: int | None, weight: float, relaxation: float, star
         raise ParameterError(
             f"relaxation is {relaxation!r}, expected 0 < relaxation < 2; the paper's is 1"
         )
+    require_start(start)
+
+
+def require_start(start: str) -> None:
+    """Raise ParameterError for a start that there is none of."""
     if start not in get_args(Start):
         raise ParameterError(f"start is {start!r}, expected one of {', '.join(get_args(Start))}")
 

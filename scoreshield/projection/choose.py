@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy.typing as npt
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection import aap, nearest, none, shrink
+from scoreshield.projection import aap, auto, nearest, none, shrink
+from scoreshield.projection.blockwise import BLOCKWISE
 from scoreshield.projection.method import ProjectionMethod, Request
 from scoreshield.projection.operator import SymmetricOperator, as_operator
 from scoreshield.projection.result import Iteration, Projection
@@ -20,8 +21,15 @@ METHODS: dict[str, ProjectionMethod] = {
         nearest.METHOD,
         none.METHOD,
         shrink.METHOD,
+        auto.METHOD,
     )
 }
+
+Form = Literal["auto", "dense", "blockwise"]
+
+LARGEST_DENSE = 3000
+"""Largest n that is projected by dense eigendecompositions unless asked otherwise; beyond it the
+blockwise form is several times faster and needs a fraction of the memory."""
 
 
 def project(
@@ -33,6 +41,7 @@ def project(
     max_iterations: int = 500,
     rank: int | Literal["auto"] | None = None,
     progress: Callable[[Iteration], None] | None = None,
+    form: Form = "auto",
 ) -> Projection:
     """Project a noisy Gram matrix onto the cosine matrices {X : X PSD, diag X = 1}.
 
@@ -43,8 +52,11 @@ def project(
     method : a name in ``METHODS``
     tolerance : rms diagonal residual of the PSD iterate at which an iterative method stops
     max_iterations : most iterations; a result that reached them has ``converged`` False
-    rank : number of eigenpairs of a truncated PSD step; None or ``"auto"`` for the full spectrum
+    rank : number of eigenpairs of a truncated PSD step; None or ``"auto"`` for the full spectrum in
+        the dense form, and for the rank that the blockwise form finds
     progress : called after each iteration
+    form : ``"dense"`` for eigendecompositions of the whole matrix, ``"blockwise"`` for products
+        with it alone, ``"auto"`` for the dense form up to n = ``LARGEST_DENSE``
 
     Returns
     -------
@@ -70,7 +82,12 @@ def project(
         rank=rank if isinstance(rank, int) else None,
         progress=progress,
     )
-    return chosen.solve(as_operator(noisy), request)
+    if form not in get_args(Form):
+        raise ParameterError(f"form is {form!r}, expected one of {', '.join(get_args(Form))}")
+    operator = as_operator(noisy)
+    if form == "blockwise" or (form == "auto" and operator.n > LARGEST_DENSE):
+        return BLOCKWISE.get(chosen.name, chosen.solve)(operator, request)
+    return chosen.solve(operator, request)
 
 
 def method_named(name: str) -> ProjectionMethod:

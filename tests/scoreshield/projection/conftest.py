@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -55,3 +56,28 @@ def known_inputs() -> dict[str, FloatArray]:
         "planted": planted - np.diag(rng.normal(size=9)),
         "one by one": np.array([[0.3]]),
     }
+
+
+def make_clustered_rows(n: int, d: int, clusters: int, spread: float, seed: int = 3) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(clusters, d)) / np.sqrt(d)
+    rows = centres[rng.integers(0, clusters, n)] + spread * rng.normal(size=(n, d)) / np.sqrt(d)
+    unit: FloatArray = rows / np.linalg.norm(rows, axis=1)[:, None]
+    return unit
+
+
+@pytest.fixture(scope="session")
+def galleries() -> dict[str, FloatArray]:
+    """Unit rows of galleries of several kinds; XQuAD's where its folder lies beside the project."""
+    found = {
+        "few tight clusters": make_clustered_rows(400, 64, 12, 0.6),
+        "many loose clusters": make_clustered_rows(400, 300, 40, 1.0),
+        "no structure": make_clustered_rows(400, 200, 400, 1.0),
+    }
+    folder = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "xquad-en"
+    if folder.is_dir():
+        passages = np.load(folder / "passages_emb_f32.npy").astype(np.float64)
+        questions = np.load(folder / "questions_emb_f32.npy").astype(np.float64)
+        rows = np.vstack([passages[:160], questions[:240]])
+        found["xquad"] = rows / np.linalg.norm(rows, axis=1)[:, None]
+    return found

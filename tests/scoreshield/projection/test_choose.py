@@ -106,9 +106,56 @@ def test_progress_sees_every_iteration(noisy_gram):
     assert tuple(seen) == result.history
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sigma", [0.1, 3.0])
+def test_the_blockwise_form_gives_the_same_as_the_dense_one(noisy_gram, method, sigma):
+    noisy = noisy_gram(200, sigma)
+    dense, blockwise = (
+        project(noisy, sigma=sigma, method=method, form=form) for form in ("dense", "blockwise")
+    )
+    difference = np.linalg.norm(blockwise.gram() - dense.gram()) / np.linalg.norm(dense.gram())
+    # Alternating projection ends elsewhere in its blockwise form, at the same error; see its test.
+    assert difference <= 2e-3 or method == "aap"
+    assert blockwise.converged
+    assert (blockwise.products > 0) == (method != "none")
+    assert json.dumps(blockwise.parameters, allow_nan=False)
+
+
+def test_large_matrices_take_the_blockwise_form(noisy_gram, monkeypatch):
+    monkeypatch.setattr("scoreshield.projection.choose.LARGEST_DENSE", 99)
+    result = project(noisy_gram(100, 1.0), method="nearest")
+    assert result.parameters["form"] == "blockwise"
+    assert "form" not in project(noisy_gram(99, 1.0), method="nearest").parameters
+
+
+@pytest.mark.parametrize(
+    ("sigma", "d", "chosen"),
+    [(0.02, 200, "nearest"), (0.5, 8, "shrink"), (30.0, 16, ("shrink", "identity"))],
+)
+@pytest.mark.parametrize("form", ["dense", "blockwise"])
+def test_auto_says_what_it_compared(clean_gram, noisy_gram, sigma, d, chosen, form):
+    noisy, clean = noisy_gram(300, sigma, d=d), clean_gram(300, d=d)
+    result = project(noisy, sigma=sigma, method="auto", form=form)
+    assert result.method == "auto"
+    assert result.parameters["chosen"] in chosen
+    assert result.parameters["compared"] == "shrink, nearest, identity"
+    errors = [
+        np.linalg.norm(project(noisy, sigma=sigma, method=other).gram() - clean)
+        for other in ("shrink", "nearest")
+    ]
+    best = min([*errors, np.linalg.norm(np.eye(300) - clean)])
+    assert np.linalg.norm(result.gram() - clean) <= 1.03 * best
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
+        ({"form": "sparse"}, "form is 'sparse'"),
+        ({"method": "auto"}, "sigma was not given"),
+        ({"method": "auto", "sigma": 1.0, "rank": 3}, "rank 3 was given"),
+        ({"method": "shrink", "form": "blockwise"}, "sigma was not given"),
+        ({"method": "shrink", "sigma": 1.0, "form": "blockwise", "rank": 3}, "rank 3 was given"),
+        ({"method": "nearest", "form": "blockwise", "rank": 3}, "finds its own rank"),
         ({"method": "nearst"}, "'nearst' is unknown, expected one of aap, nearest"),
         ({"rank": "many"}, "rank is 'many'"),
         ({"rank": 2.5}, "rank is 2.5"),
@@ -126,11 +173,13 @@ def test_senseless_requests_are_refused(parameters, message):
 @pytest.mark.parametrize("method", METHODS)
 def test_peak_memory_is_as_stated(noisy_gram, method):
     n = 400
-    noisy = noisy_gram(n, 0.5)
+    # 'shrink' and 'auto' need most where they hand over to the exact projection.
+    sigma, d = (0.02, 200) if method in ("shrink", "auto") else (0.5, 16)
+    noisy = noisy_gram(n, sigma, d=d)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        project(noisy, sigma=0.5, method=method, max_iterations=6)
+        project(noisy, sigma=sigma, method=method, max_iterations=6)
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()

@@ -1,0 +1,509 @@
+"""The exact Frobenius projection onto the elliptope by products with G alone.
+
+The dual of ``nearest``, min φ(y) = ½‖P₊(G + Diag(y))‖² − 1ᵀy, is minimised with the positive
+eigenpairs of A = G + Diag(y) and a few below them, kept as a subspace that is refined from one step
+to the next. Two things make that enough:
+
+* The generalised Jacobian couples a positive eigenpair (λᵢ, vᵢ) with every other one, through the
+  weight λᵢ/(λᵢ − λⱼ). Over the pairs that are not kept the weight is replaced by its mean over
+  their spectral density, which Lanczos quadrature gives; they then enter by I − V·Vᵀ alone. The
+  mean of the weight, not the weight at the mean eigenvalue, is what keeps the steps good where the
+  noise dominates and the kept eigenvalues border on the rest. Newton's method becomes linearly
+  convergent, by a factor of 3 to 20 a step (measured for σ from 0.1 to 1000).
+* With G·V known, φ and its gradient restricted to the subspace cost no product at another y, so the
+  line search is free. The step is then confirmed on the refined subspace, and halved where φ rose.
+
+φ is convex with ∇φ(y) = diag P₊(A) − 1, the approximate Jacobian is positive definite, and the
+steps decrease φ: the method converges from any start. It never counts as converged without a
+certificate, which is independent of how y was found. For X̃ feasible and Z = X̃ − A + εI ⪰ 0,
+
+    ‖X̃ − X*‖² ≤ −⟨X̃ − G, X* − X̃⟩ = −⟨Z − εI, X* − X̃⟩ ≤ ⟨X̃ − A, X̃⟩ + εn,
+
+because X̃ and X* have the same diagonal. ε is what the smallest eigenvalue of X̃ − A lacks to 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from scoreshield.projection.certificate import Certificate
+from scoreshield.projection.density import SpectralDensity
+from scoreshield.projection.eigen import uniform_dual_shift
+from scoreshield.projection.method import report, require_tolerance
+from scoreshield.projection.operator import FloatArray
+from scoreshield.projection.panels import (
+    CountedProducts,
+    P,
+    PanelAlgebra,
+    PanelOperator,
+    Term,
+    concatenate,
+    rows_in_unit_ball,
+    scale_rows,
+    select,
+    unit_rows,
+)
+from scoreshield.projection.result import Iteration
+from scoreshield.projection.solution import Solution
+from scoreshield.projection.subspace import (
+    RitzPairs,
+    krylov_blocks,
+    krylov_start,
+    largest_in_blocks,
+    leading,
+    rayleigh_ritz,
+    refine,
+    spectral_density,
+)
+
+FILTER_DEGREE = 8
+"""Products of one refinement of the subspace."""
+
+PROBE_BLOCK = 8
+PROBE_DEPTH = 12
+"""Block Krylov subspace, orthogonal to the kept pairs, in which the certificate looks for a missed
+eigenvalue."""
+
+CONJUGATE_GRADIENT_LIMIT = 150
+LINE_SEARCH_LIMIT = 25
+CONFIRMATION_LIMIT = 4
+SUFFICIENT_DECREASE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class NearestState(Generic[P]):
+    """Where the iteration stands; all that a later step depends on.
+
+    Attributes
+    ----------
+    dual : y, (n,)
+    pairs : leading Ritz pairs of G + Diag(y)
+    density : spectral density of G
+    history : steps so far
+    products : products G × (n × k) so far
+    """
+
+    dual: FloatArray
+    pairs: RitzPairs[P]
+    density: SpectralDensity
+    history: tuple[Iteration, ...]
+    products: int
+
+    @property
+    def residual(self) -> float:
+        """Rms diagonal residual of P₊(A) on the kept pairs."""
+        return self.history[-1].residual
+
+
+def nearest_blockwise(
+    operator: PanelOperator[P],
+    algebra: PanelAlgebra[P],
+    *,
+    tolerance: float = 1e-5,
+    max_iterations: int = 100,
+    progress: Callable[[Iteration], None] | None = None,
+    checkpoint: Callable[[NearestState[P]], None] | None = None,
+    resume_from: NearestState[P] | None = None,
+) -> Solution[P]:
+    """Exact projection of G onto the elliptope, panels wherever the algebra keeps them.
+
+    Parameters
+    ----------
+    operator : G, with unit diagonal
+    algebra : home of the panels
+    tolerance : stop at this rms diagonal residual of P₊(G + Diag(y)), which is also about the
+        relative error ‖X̃ − X*‖/‖X*‖, once the certificate agrees: the smallest eigenvalue of
+        X̃ − A is not below −10 · tolerance · ‖P₊(A)‖₂
+    max_iterations : most dual points visited
+    progress : called after each step
+    checkpoint : called with the state after each step
+    resume_from : a state to go on from; the result is that of an uninterrupted run
+
+    Returns
+    -------
+    Solution
+        ``converged`` is False when the steps ran out or the certificate failed to the end.
+
+    Raises
+    ------
+    ParameterError
+        For a tolerance that is not above 0, or no iterations.
+    """
+    require_tolerance(tolerance, max_iterations)
+    solver = DualNewton(operator, algebra)
+    state = solver.start() if resume_from is None else solver.resumed(resume_from)
+    verdict: Verdict[P] | None = None
+    while True:
+        report(progress, state.history)
+        if checkpoint is not None:
+            checkpoint(state)
+        verdict = solver.verdict(state) if state.residual <= tolerance else None
+        if verdict is not None and (verdict.accepted(tolerance) or solver.spans_all(state)):
+            break
+        if len(state.history) >= max_iterations:
+            break
+        following = (
+            solver.step(state) if verdict is None else solver.enlarged(state, verdict.missed)
+        )
+        if following is None:
+            break
+        state = following
+    return solver.solution(state, verdict or solver.verdict(state), tolerance, max_iterations)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict(Generic[P]):
+    """What the certificate found at a dual point.
+
+    Attributes
+    ----------
+    factor, diagonal : X̃ = F·Fᵀ + Diag(d), feasible
+    certificate : its bounds
+    largest : ‖P₊(A)‖₂
+    missed : orthonormal directions, (n, p), along which X̃ − A is smallest outside the kept pairs
+    """
+
+    factor: P
+    diagonal: FloatArray
+    certificate: Certificate
+    largest: float
+    missed: P
+
+    def accepted(self, tolerance: float) -> bool:
+        """Whether residual and smallest eigenvalue are as small as the tolerance asks."""
+        smallest = self.certificate.dual_smallest_eigenvalue
+        return (
+            self.certificate.diagonal_residual <= tolerance
+            and smallest is not None
+            and smallest >= -10.0 * tolerance * self.largest
+        )
+
+
+class DualNewton(Generic[P]):
+    """The steps of the iteration on one operator.
+
+    Parameters
+    ----------
+    operator : G, with unit diagonal
+    algebra : home of the panels
+    """
+
+    def __init__(self, operator: PanelOperator[P], algebra: PanelAlgebra[P]) -> None:
+        self._operator = CountedProducts(operator)
+        self._algebra = algebra
+
+    def start(self) -> NearestState[P]:
+        """The uniform dual vector, as in ``nearest``: trace n, or 2√n positive eigenvalues."""
+        n = self._algebra.n
+        zero = np.zeros(n)
+        density = spectral_density(self._operator, self._algebra)
+        expected = density.mass_above(-density.shift_for_trace(float(n)))
+        size = _panel_width(max(expected, 2.0 * math.sqrt(n)), n)
+        pairs, density = krylov_start(self._operator, self._algebra, zero, size)
+        shift = uniform_dual_shift(pairs.values, float(n))
+        lifted = min(math.ceil(2.0 * math.sqrt(n)), pairs.values.size) - 1
+        dual = np.full(n, max(shift, -float(pairs.values[lifted])))
+        return self._state(dual, self._at(pairs, dual, float(dual[0])), density, ())
+
+    def resumed(self, state: NearestState[P]) -> NearestState[P]:
+        """The state as it is, its products counted on."""
+        self._operator.products = state.products
+        return state
+
+    def spans_all(self, state: NearestState[P]) -> bool:
+        """Whether the subspace is the whole space, so that nothing can be missed."""
+        return state.pairs.values.size >= self._algebra.n
+
+    def step(self, state: NearestState[P]) -> NearestState[P] | None:
+        """One Newton step with line search; None where rounding forbids further progress."""
+        if state.pairs.positive > 0.9 * state.pairs.values.size and not self.spans_all(state):
+            return self.enlarged(state, None)
+        gradient = self._gradient(state.pairs)
+        direction = newton_direction(
+            CoupledJacobian(self._algebra, state.pairs, self._rest(state)), gradient
+        )
+        slope, value = float(gradient @ direction), dual_value(state.pairs, state.dual)
+        pairs, step = state.pairs, 1.0
+        for _ in range(CONFIRMATION_LIMIT):
+            found = self._line_search(state.dual, direction, pairs, step, value, slope)
+            if found is None:
+                return None
+            pairs, step = found
+            dual = state.dual + step * direction
+            pairs = refine(self._operator, self._algebra, pairs, dual, FILTER_DEGREE)
+            # The refined subspace sees more of φ at the old point as well.
+            value = max(value, dual_value(self._at(pairs, state.dual), state.dual))
+            if dual_value(pairs, dual) <= value + _rounding(pairs, dual, self._algebra.precision):
+                return self._state(dual, self._trimmed(pairs), state.density, state.history)
+            step *= 0.5
+        return None
+
+    def enlarged(self, state: NearestState[P], missed: P | None) -> NearestState[P]:
+        """The same dual point on a subspace half as large again, refined.
+
+        Parameters
+        ----------
+        missed : directions to take up; more of the start pattern fills the rest
+        """
+        kept = state.pairs.values.size
+        width = min(max(kept // 2, 8), self._algebra.n - kept)
+        extra = self._algebra.start(width, first=10_000 + kept)
+        if missed is not None and missed.shape[1]:
+            extra = concatenate(self._algebra, missed, extra)
+        pairs = refine(
+            self._operator, self._algebra, state.pairs, state.dual, FILTER_DEGREE, extra=extra
+        )
+        return self._state(state.dual, pairs, state.density, state.history)
+
+    def verdict(self, state: NearestState[P]) -> Verdict[P]:
+        """X̃ = D^-½ P₊(A) D^-½ with its certificate, and where an eigenvalue may be missed."""
+        algebra, pairs = self._algebra, state.pairs
+        positive = pairs.positive
+        weights = np.zeros((pairs.values.size, positive))
+        weights[np.arange(positive), np.arange(positive)] = np.sqrt(pairs.values[:positive])
+        rows = algebra.combine([Term(pairs.vectors, weights)])
+        factor, diagonal = rows_in_unit_ball(algebra, unit_rows(algebra, rows))
+        missed, missed_image = self._outside(pairs, state.dual)
+        basis = concatenate(algebra, pairs.vectors, missed)
+        image = concatenate(algebra, pairs.image, missed_image)
+        shifted = algebra.combine([Term(image), Term(basis, row_scale=state.dual)])
+        reduced = algebra.inner(basis, shifted)
+        overlap = algebra.inner(factor, basis)
+        diagonals = algebra.inner(basis, scale_rows(algebra, basis, diagonal))
+        slack = overlap.T @ overlap + diagonals - 0.5 * (reduced + reduced.T)
+        smallest = float(np.linalg.eigvalsh(slack)[0])
+        return Verdict(
+            factor=factor,
+            diagonal=diagonal,
+            certificate=self._certificate(state, factor, diagonal, smallest),
+            largest=float(pairs.values[0]),
+            missed=missed,
+        )
+
+    def solution(
+        self, state: NearestState[P], verdict: Verdict[P], tolerance: float, max_iterations: int
+    ) -> Solution[P]:
+        """The result at the last state."""
+        return Solution(
+            factor=verdict.factor,
+            diagonal=verdict.diagonal,
+            method="nearest",
+            certificate=verdict.certificate,
+            parameters={
+                "tolerance": tolerance,
+                "max_iterations": max_iterations,
+                "form": "blockwise",
+                "start": "uniform dual vector",
+                "residual": "rms of diag(P_psd(G + Diag(y))) - 1",
+                "subspace": state.pairs.values.size,
+                "columns": self._operator.columns,
+            },
+            history=state.history,
+            products=self._operator.products,
+            converged=verdict.accepted(tolerance),
+            dual=state.dual,
+        )
+
+    def _state(
+        self,
+        dual: FloatArray,
+        pairs: RitzPairs[P],
+        density: SpectralDensity,
+        history: tuple[Iteration, ...],
+    ) -> NearestState[P]:
+        gradient = self._gradient(pairs)
+        number = len(history) + 1
+        products = self._operator.products
+        step = Iteration(
+            number, float(np.sqrt(np.mean(gradient**2))), pairs.positive, number, products
+        )
+        return NearestState(dual, pairs, density, (*history, step), products)
+
+    def _at(self, pairs: RitzPairs[P], dual: FloatArray, lift: float = 0.0) -> RitzPairs[P]:
+        """The subspace read at another dual vector, without a product."""
+        return rayleigh_ritz(self._algebra, pairs.vectors, pairs.image, dual, pairs.lower + lift)
+
+    def _gradient(self, pairs: RitzPairs[P]) -> FloatArray:
+        """∇φ(y) = diag P₊(A) − 1, (n,)."""
+        weights = np.diag(np.maximum(pairs.values, 0.0))
+        weighted = self._algebra.combine([Term(pairs.vectors, weights)])
+        return self._algebra.row_inner(weighted, pairs.vectors) - 1.0
+
+    def _rest(self, state: NearestState[P]) -> SpectralDensity:
+        """Spectral density of A below the kept pairs; the trace of A is known exactly."""
+        values = state.pairs.values
+        rest = state.density.below(values.size)
+        if rest.nodes.size == 0:
+            return rest
+        trace = self._algebra.n + float(state.dual.sum()) - float(values.sum())
+        return rest.matched(trace, float(state.dual.var()), min(float(values[-1]), 0.0))
+
+    def _line_search(
+        self,
+        dual: FloatArray,
+        direction: FloatArray,
+        pairs: RitzPairs[P],
+        step: float,
+        value: float,
+        slope: float,
+    ) -> tuple[RitzPairs[P], float] | None:
+        """Armijo's rule for φ restricted to the subspace, from a step downwards; no product."""
+        for _ in range(LINE_SEARCH_LIMIT):
+            at = dual + step * direction
+            lift = min(0.0, float(step * direction.min()))
+            candidate = self._at(pairs, at, lift)
+            bound = value + SUFFICIENT_DECREASE * step * slope
+            if dual_value(candidate, at) <= bound + _rounding(
+                candidate, at, self._algebra.precision
+            ):
+                return candidate, step
+            step *= 0.5
+        return None
+
+    def _trimmed(self, pairs: RitzPairs[P]) -> RitzPairs[P]:
+        return leading(self._algebra, pairs, _panel_width(pairs.positive, self._algebra.n))
+
+    def _outside(self, pairs: RitzPairs[P], dual: FloatArray) -> tuple[P, P]:
+        """Block Krylov subspace of A orthogonal to the kept pairs, and its image G·V."""
+        algebra, vectors = self._algebra, pairs.vectors
+        blocks, images = krylov_blocks(
+            self._operator,
+            algebra,
+            dual,
+            algebra.start(PROBE_BLOCK, first=20_000),
+            PROBE_DEPTH,
+            against=[vectors],
+        )
+        if not blocks:
+            nothing = select(algebra, vectors, slice(0, 0))
+            return nothing, nothing
+        return largest_in_blocks(algebra, blocks, images, dual, 2 * PROBE_BLOCK)
+
+    def _certificate(
+        self, state: NearestState[P], factor: P, diagonal: FloatArray, smallest: float
+    ) -> Certificate:
+        algebra = self._algebra
+        n = algebra.n
+        gram = algebra.inner(factor, factor)
+        squared = float(np.sum(gram**2)) + float(
+            diagonal @ (diagonal + 2.0 * algebra.row_inner(factor, factor))
+        )
+        # ⟨X̃ − A, X̃⟩ with A·F from one product; the diagonal d meets the unit diagonal of G.
+        applied = algebra.combine(
+            [Term(self._operator.matmat(factor)), Term(factor, row_scale=state.dual)]
+        )
+        inner = float(np.trace(algebra.inner(factor, applied)))
+        inner += float(diagonal @ (1.0 + state.dual))
+        gap = max(squared - inner, 0.0) + n * max(-smallest, 0.0)
+        with_noisy = inner - float(state.dual.sum())
+        primal = 0.5 * max(squared - 2.0 * with_noisy + state.density.sum_of_squares, 0.0)
+        rounding = float(n * (factor.shape[1] + 2)) * float(np.finfo(np.float64).eps)
+        return Certificate(
+            smallest_eigenvalue_bound=float(diagonal.min()) - rounding,
+            diagonal_residual=state.residual,
+            relative_gap=gap / (1.0 + primal + abs(primal - gap)),
+            distance_bound=math.sqrt(gap),
+            dual_smallest_eigenvalue=smallest,
+        )
+
+
+class CoupledJacobian(Generic[P]):
+    """The generalised Jacobian with the pairs that are not kept entering by their mean weight.
+
+    With Ω on the kept pairs as in ``nearest``, w the mean weight over the rest, M = Vᵀ Diag(h) V:
+
+        J h = 2 diag(V Diag(w) Vᵀ) ∘ h + diag V ((Ω − w1ᵀ − 1wᵀ) ∘ M) Vᵀ.
+
+    Parameters
+    ----------
+    algebra : home of the panels
+    pairs : kept Ritz pairs of A
+    rest : spectral density of A below them
+    """
+
+    def __init__(
+        self, algebra: PanelAlgebra[P], pairs: RitzPairs[P], rest: SpectralDensity
+    ) -> None:
+        self._algebra, self._vectors = algebra, pairs.vectors
+        values = pairs.values
+        mean_weight = np.zeros(values.size)
+        positive = values > 0.0
+        if rest.nodes.size:
+            own = values[positive][:, None]
+            share = rest.weights / rest.weights.sum()
+            mean_weight[positive] = (own / (own - rest.nodes)) @ share
+        self._within = pair_weights(values) - mean_weight[:, None] - mean_weight[None, :]
+        self.diagonal = 2.0 * self._quadratic(np.diag(mean_weight))
+        """Part of the Jacobian's diagonal that meets h entry by entry, (n,)."""
+
+    def product(self, h: FloatArray) -> FloatArray:
+        """Product of the Jacobian with a vector, (n,) → (n,)."""
+        scaled = scale_rows(self._algebra, self._vectors, h)
+        middle = self._within * self._algebra.inner(self._vectors, scaled)
+        return self.diagonal * h + self._quadratic(middle)
+
+    def _quadratic(self, middle: FloatArray) -> FloatArray:
+        """diag V·C·Vᵀ, (n,)."""
+        left = self._algebra.combine([Term(self._vectors, middle)])
+        return self._algebra.row_inner(left, self._vectors)
+
+
+def pair_weights(values: FloatArray) -> FloatArray:
+    """Ω: 1 for two positive eigenvalues, 0 for none, λᵢ/(λᵢ − λⱼ) for λᵢ > 0 ≥ λⱼ; (k, k)."""
+    positive = np.maximum(values, 0.0)
+    sizes = np.abs(values)[:, None] + np.abs(values)[None, :]
+    lifted = np.where(sizes > 0.0, (positive[:, None] + positive[None, :]), 0.0)
+    weights: FloatArray = lifted / np.where(sizes > 0.0, sizes, 1.0)
+    return weights
+
+
+def newton_direction(jacobian: CoupledJacobian[P], gradient: FloatArray) -> FloatArray:
+    """Solve (J + εI) d = −∇φ by preconditioned conjugate gradients; no product with G."""
+    rms = float(np.sqrt(np.mean(gradient**2)))
+    floor = 1e-3 * min(1.0, rms) * max(float(jacobian.diagonal.mean()), 1e-12)
+    preconditioner = 1.0 / (jacobian.diagonal + floor)
+    target = min(0.05, rms) * float(np.linalg.norm(gradient))
+    direction = np.zeros_like(gradient)
+    remainder = -gradient
+    search = scaled = preconditioner * remainder
+    energy = float(remainder @ scaled)
+    for _ in range(CONJUGATE_GRADIENT_LIMIT):
+        if float(np.linalg.norm(remainder)) <= target:
+            break
+        product = jacobian.product(search) + floor * search
+        curvature = float(search @ product)
+        if curvature <= 0.0:
+            break
+        direction = direction + (energy / curvature) * search
+        remainder = remainder - (energy / curvature) * product
+        scaled = preconditioner * remainder
+        previous, energy = energy, float(remainder @ scaled)
+        search = scaled + (energy / previous) * search
+    return direction
+
+
+def dual_value(pairs: RitzPairs[P], dual: FloatArray) -> float:
+    """φ(y) on the kept pairs: a lower bound of φ(y)."""
+    positive = np.maximum(pairs.values, 0.0)
+    return 0.5 * float(positive @ positive) - float(dual.sum())
+
+
+def _rounding(pairs: RitzPairs[P], dual: FloatArray, precision: float) -> float:
+    """Size of φ that is noise; the rounding of panels averages out over their many rows."""
+    size = float(pairs.values @ pairs.values) + float(np.abs(dual).sum())
+    return (1e-13 + 0.01 * precision) * size
+
+
+def _panel_width(positive: float, n: int) -> int:
+    """Pairs to keep for a number of positive ones.
+
+    Those below the cut speed up the filter, and enter the Jacobian by their own weights: with few
+    of them where the rank is far below √n, the steps took five times as many products.
+    """
+    wanted = math.ceil(1.3 * max(positive, 1.5 * math.sqrt(n))) + 12
+    return n if 2 * wanted >= n else wanted

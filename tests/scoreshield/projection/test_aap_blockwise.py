@@ -1,0 +1,140 @@
+"""Alternating projection by products: the clipped iterate, and agreement with the full form."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from scoreshield.errors import ParameterError
+from scoreshield.projection import DenseOperator
+from scoreshield.projection.aap import averaged_alternating_projection
+from scoreshield.projection.aap_blockwise import aap_blockwise, relaxation
+from scoreshield.projection.clipped import ClippedFactorOperator
+from scoreshield.projection.nearest import nearest_correlation
+from scoreshield.projection.panels import ArrayPanels
+from scoreshield.projection.solution import in_memory
+
+
+def blockwise(array, **parameters):
+    operator = DenseOperator(array)
+    return aap_blockwise(operator, ArrayPanels(operator.n), ClippedFactorOperator, **parameters)
+
+
+@pytest.mark.parametrize("omega", [1.0, 1.9])
+def test_the_clipped_iterate_is_never_stored_but_multiplies_like_it(omega):
+    rng = np.random.default_rng(0)
+    factor, W = rng.normal(size=(600, 5)), rng.normal(size=(600, 3))
+    Z = factor @ factor.T
+    boxed = np.clip(Z, -1.0, 1.0)
+    np.fill_diagonal(boxed, 1.0)
+    operator = ClippedFactorOperator(factor, omega)
+    assert operator.n == 600
+    np.testing.assert_allclose(operator.matmat(W), (Z + omega * (boxed - Z)) @ W, atol=1e-10)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 4.0])
+def test_agrees_with_the_full_spectrum_within_two_per_cent(clean_gram, noisy_gram, sigma):
+    clean, noisy = clean_gram(300, d=32), noisy_gram(300, sigma, d=32)
+    full = averaged_alternating_projection(DenseOperator(noisy), weight=1.0)
+    solution = blockwise(noisy)
+    assert solution.converged
+    error = np.linalg.norm(in_memory(solution).gram() - clean)
+    assert error == pytest.approx(np.linalg.norm(full.gram() - clean), rel=0.02)
+    # Over-relaxation saves steps, and a step is a product.
+    assert len(solution.history) < full.iterations
+    assert solution.products <= len(solution.history) + 35
+
+
+def test_known_inputs_become_feasible(known_inputs):
+    for name, array in known_inputs.items():
+        solution = blockwise(array, tolerance=1e-6)
+        assert solution.converged, name
+        gram = in_memory(solution).gram()
+        np.testing.assert_array_equal(np.diag(gram), 1.0)
+        assert np.linalg.eigvalsh(gram)[0] >= -1e-12
+        assert solution.diagonal.max() <= 1e-5
+
+
+def test_the_residual_falls_linearly_at_the_stated_rate(noisy_gram):
+    solution = blockwise(noisy_gram(250, 1.0, d=32), tolerance=1e-6)
+    residuals = [step.residual for step in solution.history]
+    tail = residuals[-len(residuals) // 4 :]
+    observed = (tail[-1] / tail[0]) ** (1 / (len(tail) - 1))
+    assert 0.0 < solution.linear_rate < 1.0
+    assert solution.linear_rate == pytest.approx(observed, abs=0.1)
+
+
+def test_the_dual_shift_ends_nearer_to_the_exact_projection(noisy_gram):
+    noisy = noisy_gram(300, 3.0, d=32)
+    exact = nearest_correlation(DenseOperator(noisy)).gram()
+    plain, shifted = (
+        np.linalg.norm(in_memory(blockwise(noisy, start=start)).gram() - exact)
+        for start in ("input", "dual_shift")
+    )
+    assert shifted < 0.7 * plain
+
+
+def test_a_given_rank_is_kept_and_a_chosen_one_grows_when_the_cut_matters(noisy_gram):
+    noisy = noisy_gram(300, 0.1, d=100)
+    fixed = blockwise(noisy, rank=20, max_iterations=30)
+    assert fixed.parameters["rank_limit"] == 20
+    assert fixed.parameters["smallest_kept_eigenvalue"] > 1.0
+    chosen = blockwise(noisy)
+    assert chosen.parameters["rank_limit"] >= 49  # 2√(2n)
+    assert chosen.parameters["smallest_kept_eigenvalue"] < 0.1 * 300 / chosen.rank
+
+
+@pytest.mark.parametrize("sigma", [0.2, 2.0])
+def test_any_step_can_be_resumed(noisy_gram, sigma):
+    noisy, states = noisy_gram(200, sigma), []
+    whole = blockwise(noisy, checkpoint=states.append)
+    assert len(states) == len(whole.history) >= 10
+    for state in states[::4]:
+        stored = pickle.loads(pickle.dumps(state))  # noqa: S301
+        resumed = blockwise(noisy, resume_from=stored)
+        assert tuple(resumed.history) == tuple(whole.history)
+        np.testing.assert_array_equal(resumed.factor, whole.factor)
+
+
+def test_single_precision_panels(noisy_gram):
+    noisy = noisy_gram(250, 1.0).astype(np.float32)
+
+    class Single:
+        n = 250
+        array = DenseOperator(noisy).array.astype(np.float32)
+
+        def matmat(self, W):
+            return self.array @ W
+
+    solution = aap_blockwise(Single(), ArrayPanels(250, np.float32), ClippedFactorOperator)
+    assert solution.converged
+    assert solution.factor.dtype == np.float32
+    double = blockwise(noisy)
+    difference = in_memory(solution).gram() - in_memory(double).gram()
+    assert np.linalg.norm(difference) <= 5e-3 * np.linalg.norm(in_memory(double).gram())
+
+
+def test_steps_are_plain_until_the_residual_has_settled():
+    assert relaxation(1.5) == 1.0
+    assert relaxation(1e-3) == 1.9
+
+
+def test_running_out_of_steps_is_said(noisy_gram):
+    solution = blockwise(noisy_gram(120, 1.0), max_iterations=4)
+    assert not solution.converged
+    assert len(solution.history) == 4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rank": 0}, "rank is 0"),
+        ({"start": "zero"}, "start is 'zero'"),
+        ({"tolerance": 0.0}, "tolerance is 0"),
+    ],
+)
+def test_senseless_parameters_are_refused(parameters, message):
+    with pytest.raises(ParameterError, match=message):
+        blockwise(np.eye(4), **parameters)
