@@ -205,7 +205,7 @@ class AlternatingProjection(Generic[P]):
         pairs = rayleigh_ritz(algebra, basis, image, np.zeros(algebra.n), math.inf)
         limit = state.rank_limit
         if self._cut_matters(state):
-            limit = min(math.ceil(1.25 * limit), algebra.n)
+            limit = min(math.ceil(1.3 * limit), algebra.n)
         return self._state(pairs, limit, state.history, counted.products)
 
     def solution(
