@@ -38,7 +38,7 @@ from pipeline.cluster import open_cluster
 from pipeline.config import Cluster
 from pipeline.durable import make_private
 from pipeline.gallery import create_embeddings, panels
-from pipeline.keyfile import create_key
+from pipeline.keyfile import commitment, create_key
 from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.plan import ReleasePlan, plan_release
 from pipeline.window import run_tasks
@@ -126,6 +126,7 @@ def perturb_stage(place: Path, plan: ReleasePlan, workers: int) -> Measurement:
             store=str(folder / "noisy.zarr"),
             receipts=str(make_private(folder / "receipts")),
             key_file=str(folder / "release.key"),
+            key_commitment=commitment(folder / "release.key"),
             release_id="benchmark",
             mechanism=plan.mechanism,
             triangle=plan.triangle,

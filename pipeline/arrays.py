@@ -1,7 +1,7 @@
 """Public float32 arrays in Zarr v3: how they are laid out, read, digested and made durable.
 
-Every array is cut into chunks of ``side`` rows (a Gram matrix into ``side`` × ``side``), carries a
-crc32c a chunk and is not compressed. A missing chunk would silently read as the fill value, hence:
+Every array is cut into whole chunks that one task writes, carries a crc32c a chunk and is not
+compressed. A missing chunk would silently read as the fill value, hence:
 the fill value is NaN, every chunk is written, and every read checks that its values are finite.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import BytesCodec, Crc32cCodec
 
 from pipeline.durable import sync_folder
 from pipeline.errors import IntegrityFailure
@@ -35,24 +35,34 @@ def create_group(path: Path) -> None:
     zarr.create_group(str(path), zarr_format=3)
 
 
-def create_array(path: Path, name: str, shape: tuple[int, ...], side: int) -> None:
-    """Make an array in the group at ``path``; a factor's columns are never chunked.
+def array_metadata(shape: tuple[int, ...], chunks: tuple[int, ...]) -> dict[str, Any]:
+    """Metadata of every array that is made here, as they are in its ``zarr.json``.
 
-    ``shape`` is (n, n) for the array named ``gram``, (n, r) or (n,) for any other.
+    Spelled out, so that a reader can compare a stored array with all of them, whatever other
+    metadata the installed Zarr would understand.
     """
-    rows = min(side, shape[0])
-    chunks = (rows, rows) if name == "gram" else (rows, *shape[1:])
-    zarr.open_group(str(path), mode="r+").create_array(
-        name,
-        shape=shape,
-        chunks=chunks,
-        dtype="float32",
-        fill_value=float("nan"),
-        filters=None,
-        serializer=BytesCodec(endian="little"),
-        compressors=[Crc32cCodec()],
-        config={"write_empty_chunks": True},
-    )
+    return {
+        "shape": list(shape),
+        "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "NaN",
+        "codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "crc32c"},
+        ],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def create_array(path: Path, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
+    """Make an empty array in the group at ``path``."""
+    folder = path / name
+    folder.mkdir()
+    (folder / METADATA).write_text(json.dumps(array_metadata(shape, chunks), indent=2))
 
 
 def open_for_writing(path: Path, name: str) -> Any:
@@ -69,7 +79,9 @@ def open_for_reading(path: Path, name: str) -> Any:
         There is no such array.
     """
     try:
-        array = zarr.open_group(str(path), mode="r")[name]
+        # Consolidated metadata would be a second description of the same array.
+        group = zarr.open_group(str(path), mode="r", zarr_format=3, use_consolidated=False)
+        array = group[name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityFailure(f"{path}: array '{name}' can't be opened: {error}") from error
     if not isinstance(array, zarr.Array):
@@ -119,6 +131,13 @@ def array_digest(array: Any) -> str:
         panel = read(array, (rows, *(slice(0, size) for size in array.shape[1:])))
         digest.update(panel.astype("<f4", copy=False).data)
     return digest.hexdigest()
+
+
+def chunk_count(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+    """Number of chunks of an array; the chunk side of an axis of length zero does not matter."""
+    return math.prod(
+        -(-size // chunk) if size else 0 for size, chunk in zip(shape, chunks, strict=True)
+    )
 
 
 def chunk_files(array: Any) -> list[str]:

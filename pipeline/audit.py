@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import Config
+from pipeline.errors import ConfigurationError
 from pipeline.gallery import Gallery, read_rows
 from pipeline.progress import Reporter
 from pipeline.run import calibrate
@@ -97,11 +98,18 @@ def audit_config(config: Config, reporter: Reporter, keys: KeySource = fresh_key
 
     Raises
     ------
+    ConfigurationError
+        The configuration releases scores.
     InputRejected
         The source can't be a gallery.
     ParameterError
         The gallery has fewer than 3 records, or the claim allows no pair that could be audited.
     """
+    if config.regime != "gram":
+        raise ConfigurationError(
+            f"regime: the audit knows the worst case of regime gram, found {config.regime}; audit "
+            "the same privacy section under regime: gram, whose noise comes from the same mechanism"
+        )
     privacy = config.privacy
     plan = plan_audit(
         privacy.epsilon, privacy.delta, privacy.to_adjacency(), privacy.to_score_range()

@@ -1,15 +1,14 @@
-"""The noisy Gram matrix on disk: a packed upper triangle of square blocks, with receipts.
+"""The noisy matrix on disk: the blocks of its geometry, with receipts.
 
-Block (i, j), i ≤ j, has packed index j(j+1)/2 + i and is one chunk of the Zarr array
-``blocks[T, b, b]``. Blocks at the lower or right edge are padded with zeros. A receipt on disk
-names the SHA-256 of a block's bytes: it, and not the chunk's existence, says that a block is done.
+Block t is one chunk of the Zarr array ``blocks[T, rows, columns]``; blocks at the lower or right
+edge are padded with zeros. A receipt on disk names the SHA-256 of a block's bytes: it, and not the
+chunk's existence, says that a block is done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -25,44 +24,10 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
+from pipeline.geometry import Geometry
 
 _ARRAY = "blocks"
 _DIGEST = re.compile("[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class Triangle:
-    """The upper triangle of an n × n matrix, cut into blocks of ``side`` rows and columns."""
-
-    n: int
-    side: int
-
-    @property
-    def per_side(self) -> int:
-        """Blocks along one side of the matrix."""
-        return -(-self.n // self.side)
-
-    @property
-    def count(self) -> int:
-        """Blocks in the triangle, the diagonal included."""
-        return self.per_side * (self.per_side + 1) // 2
-
-    def index(self, i: int, j: int) -> int:
-        """Packed index of block (i, j)."""
-        if not 0 <= i <= j < self.per_side:
-            raise IndexError(f"no block ({i}, {j}) in a triangle of {self.per_side} a side")
-        return j * (j + 1) // 2 + i
-
-    def position(self, index: int) -> tuple[int, int]:
-        """Block (i, j) of a packed index."""
-        if not 0 <= index < self.count:
-            raise IndexError(f"no block {index} among {self.count}")
-        j = (math.isqrt(8 * index + 1) - 1) // 2
-        return index - j * (j + 1) // 2, j
-
-    def span(self, i: int) -> slice:
-        """Rows (or columns) of the matrix that block row (or column) ``i`` covers."""
-        return slice(i * self.side, min((i + 1) * self.side, self.n))
 
 
 @dataclass(frozen=True)
@@ -73,7 +38,7 @@ class Receipt:
     sha256: str
 
 
-def create_store(path: str, triangle: Triangle) -> None:
+def create_store(path: str, geometry: Geometry) -> None:
     """Make an empty block store; an existing one of the same geometry is kept.
 
     One that a crash left without its array is finished.
@@ -83,7 +48,7 @@ def create_store(path: str, triangle: Triangle) -> None:
     IntegrityFailure
         A store of another geometry is in the way.
     """
-    shape = (triangle.count, triangle.side, triangle.side)
+    shape = (geometry.count, *geometry.shape)
     if os.path.exists(os.path.join(path, _ARRAY, "zarr.json")):
         found = _array(path).shape
         if found != shape:
@@ -96,7 +61,7 @@ def create_store(path: str, triangle: Triangle) -> None:
     group.create_array(
         _ARRAY,
         shape=shape,
-        chunks=(1, triangle.side, triangle.side),
+        chunks=(1, *geometry.shape),
         dtype="float32",
         fill_value=float("nan"),
         # Noise does not compress; the checksum turns a flipped byte into an error.
@@ -107,17 +72,17 @@ def create_store(path: str, triangle: Triangle) -> None:
     _array.cache_clear()
 
 
-def write_block(path: str, triangle: Triangle, index: int, block: NDArray[np.float32]) -> Receipt:
-    """Write one block (as cut by :meth:`Triangle.span`, unpadded) and return its receipt."""
+def write_block(path: str, geometry: Geometry, index: int, block: NDArray[np.float32]) -> Receipt:
+    """Write one block (as cut by :meth:`Geometry.region`, unpadded) and return its receipt."""
     padded = block
-    if block.shape != (triangle.side, triangle.side):
-        padded = np.zeros((triangle.side, triangle.side), dtype=np.float32)
+    if block.shape != geometry.shape:
+        padded = np.zeros(geometry.shape, dtype=np.float32)
         padded[: block.shape[0], : block.shape[1]] = block
     _array(path)[index] = padded
     return Receipt(index, _sha256(padded))
 
 
-def read_block(path: str, triangle: Triangle, index: int) -> NDArray[np.float32]:
+def read_block(path: str, geometry: Geometry, index: int) -> NDArray[np.float32]:
     """Read one block, unpadded.
 
     Raises
@@ -127,13 +92,12 @@ def read_block(path: str, triangle: Triangle, index: int) -> NDArray[np.float32]
         another geometry.
     """
     padded = _read_padded(path, index)
-    if padded.shape != (triangle.side, triangle.side):
+    if padded.shape != geometry.shape:
         raise IntegrityFailure(
             f"noisy block {index} of {path} has shape {padded.shape}, expected "
-            f"{(triangle.side, triangle.side)}; the store was written with another block side"
+            f"{geometry.shape}; the store was written with another block side"
         )
-    i, j = triangle.position(index)
-    rows, columns = triangle.span(i), triangle.span(j)
+    rows, columns = geometry.region(index)
     return padded[: rows.stop - rows.start, : columns.stop - columns.start]
 
 
@@ -161,9 +125,9 @@ def load_receipt(folder: str, index: int) -> Receipt | None:
     return receipt if intact else None
 
 
-def load_receipts(folder: str, triangle: Triangle) -> Iterator[Receipt | None]:
+def load_receipts(folder: str, geometry: Geometry) -> Iterator[Receipt | None]:
     """The receipt, or None, of every block in packed order."""
-    return (load_receipt(folder, index) for index in range(triangle.count))
+    return (load_receipt(folder, index) for index in range(geometry.count))
 
 
 def combined_digest(receipts: list[Receipt]) -> str:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
+from pipeline.durable import make_private
 from pipeline.errors import BudgetRefused
-from pipeline.gallery import Gallery, content_digest
+from pipeline.gallery import Gallery, adopt_lineage, content_digest
 from pipeline.ledger import Account, Budget, Ledger, Request
+from pipeline.ledger.database import database_for
 from scoreshield.mechanism import Mechanism
 
 _SQLITE = "sqlite:///"
@@ -36,7 +38,7 @@ def open_ledger(config: Config, gallery: Gallery, fingerprint: bytes) -> Ledger:
         There is no ledger or no account, and making one is not allowed or would forget a spend.
     """
     if ledger_exists(config):
-        ledger = Ledger.open(config.ledger.url)
+        ledger = existing_ledger(config)
         if ledger.find_account(gallery.lineage) is None:
             check_may_create(config, gallery)
     else:
@@ -48,26 +50,61 @@ def open_ledger(config: Config, gallery: Gallery, fingerprint: bytes) -> Ledger:
 
 def initialise_ledger(config: Config, gallery: Gallery) -> Account:
     """Make the ledger and the gallery's account, whatever was released before."""
-    return _create(config).open_account(
-        gallery.lineage, configured_budget(config), content_digest(gallery)
-    )
+    ledger, fingerprint = _create(config), content_digest(gallery)
+    return ledger.open_account(gallery.lineage, configured_budget(config), fingerprint)
+
+
+def recognised(config: Config, gallery: Gallery) -> Gallery:
+    """The gallery under the lineage by which the ledger knows its content, if it does.
+
+    So ingesting a source again is no way to a fresh budget, and needs no ``lineage:`` either. The
+    values are read only where the ledger has no account for the gallery's own lineage.
+
+    Raises
+    ------
+    BudgetRefused
+        The configuration says another lineage, or there are releases under the gallery's own.
+    """
+    if not ledger_exists(config):
+        return gallery
+    ledger = existing_ledger(config)
+    if ledger.find_account(gallery.lineage) is not None:
+        return gallery
+    holder = ledger.lineage_of(content_digest(gallery))
+    if holder is None:
+        return gallery
+    traces = earlier_traces(config, gallery.lineage)
+    if config.lineage is not None or traces:
+        found = f"the configuration says {config.lineage}" if config.lineage else str(traces[0])
+        raise BudgetRefused(
+            f"the ledger knows this gallery's content as lineage {holder}, but it was used as "
+            f"lineage {gallery.lineage} ({found}); one content has one budget. Set the "
+            f"configuration to lineage {holder} and ingest with --lineage {holder}, if nothing was "
+            "released under the other"
+        )
+    return adopt_lineage(gallery, holder)
 
 
 def existing_account(config: Config, gallery: Gallery) -> Account | None:
     """The gallery's account, or None where there is no ledger or no account yet."""
     if not ledger_exists(config):
         return None
-    return Ledger.open(config.ledger.url).find_account(gallery.lineage)
+    return existing_ledger(config).find_account(gallery.lineage)
+
+
+def existing_ledger(config: Config) -> Ledger:
+    """The configured ledger; BudgetRefused where there is none, or none that can be trusted."""
+    return Ledger.open(config.ledger.url, config.private)
 
 
 def ledger_exists(config: Config) -> bool:
     """Whether there is a database at the configured URL, of whatever kind."""
-    return ledger_path(config).exists()
+    return database_for(config.ledger.url).exists()
 
 
-def ledger_path(config: Config) -> Path:
-    """The file of the configured ledger."""
-    return Path(config.ledger.url.removeprefix(_SQLITE))
+def ledger_name(config: Config) -> str:
+    """Where the configured ledger is, for people; without a password."""
+    return database_for(config.ledger.url).name
 
 
 def earlier_traces(config: Config, lineage: str) -> list[Path]:
@@ -82,8 +119,11 @@ def earlier_traces(config: Config, lineage: str) -> list[Path]:
 
 
 def _create(config: Config) -> Ledger:
-    ledger_path(config).parent.mkdir(parents=True, exist_ok=True)
-    return Ledger.create(config.ledger.url)
+    make_private(config.private)
+    if config.ledger.url.startswith(_SQLITE):
+        file = Path(config.ledger.url.removeprefix(_SQLITE))
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return Ledger.create(config.ledger.url, config.private)
 
 
 def configured_budget(config: Config) -> Budget:
@@ -103,20 +143,42 @@ def check_may_create(config: Config, gallery: Gallery | None) -> None:
     BudgetRefused
         ``ledger.create`` is not set, or there are earlier releases or runs.
     """
-    where = ledger_path(config)
-    found = "no account for this gallery" if where.exists() else "no ledger"
+    where = ledger_name(config)
+    found = "no account for this gallery" if ledger_exists(config) else "no ledger"
     if not config.ledger.create:
         raise BudgetRefused(
             f"{where}: found {found}. Make one with 'scoreshield ledger init CONFIG', or set "
             "ledger.create: true to let the first release of a gallery make it"
         )
     traces = earlier_traces(config, gallery.lineage) if gallery is not None else []
+    traces += _unaccounted_releases(config)
     if traces:
         raise BudgetRefused(
-            f"{where}: found {found}, but this gallery was released before ({traces[0]}), so what "
-            "it spent is unknown. Restore the ledger from a backup; only if it is lost for good, "
+            f"{where}: found {found}, but an earlier release or run is there ({traces[0]}), so "
+            "what this gallery spent is unknown. Restore the ledger from a backup, or name another "
+            "output if that release is of another gallery; only if the ledger is lost for good, "
             "make one with 'scoreshield ledger init CONFIG', and answer for the earlier spend"
         )
+
+
+def _unaccounted_releases(config: Config) -> list[Path]:
+    """Releases in the output folder whose lineage the ledger does not know.
+
+    With the private folder a gallery loses its lineage, and then nothing tells whether they are
+    releases of it under its old one.
+    """
+    known = existing_ledger(config).lineages() if ledger_exists(config) else ()
+    manifests = sorted(config.output.glob("*/manifest.json"))
+    return [file.parent for file in manifests if not _is_accounted(file, known)]
+
+
+def _is_accounted(manifest: Path, known: tuple[str, ...]) -> bool:
+    """Whether a manifest names a lineage of the ledger, or says that nothing was spent on it."""
+    try:
+        found = json.loads(manifest.read_text())
+        return found["private"] is False or found["composition"]["lineage"] in known
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _may_be_of(lineage: str, file: Path, *place: str) -> bool:

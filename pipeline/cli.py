@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def ingest(
 @_config_argument
 @_json_option
 def plan(config: Path, as_json: bool) -> None:
-    """Show what releasing CONFIG would do, cost and carry. Reads no data, changes nothing.
+    """Show what releasing CONFIG would do, cost and carry. Reads no record, changes nothing.
 
     Example: scoreshield plan configs/quickstart.yaml
     """
@@ -104,8 +105,13 @@ class _ListsMethods(click.Command):
 
 @cli.command(cls=_ListsMethods)
 @_config_argument
+@click.option(
+    "--unsafe-seed",
+    type=click.IntRange(min=0),
+    help="Test mode: noise from this seed. The result is NOT PRIVATE, and no ledger counts it.",
+)
 @_json_option
-def release(config: Path, as_json: bool) -> None:
+def release(config: Path, unsafe_seed: int | None, as_json: bool) -> None:
     """Make the release of CONFIG, resume it, or report it where it is finished.
 
     Example: scoreshield release configs/quickstart.yaml
@@ -116,7 +122,7 @@ def release(config: Path, as_json: bool) -> None:
 
     settings = load_config(config)
     with standard_reporter() as reporter:
-        outcome = run_release(settings, reporter)
+        outcome = run_release(settings, reporter, unsafe_seed)
     _print(as_json, outcome.to_json(), outcome.to_text())
 
 
@@ -137,31 +143,43 @@ def status(config: Path, as_json: bool) -> None:
 
 @cli.command()
 @_release_argument
-@click.option("--public-key", help="Accept only a manifest signed with this Ed25519 key (hex).")
+@click.option("--public-key", help="Accept only this signer: an Ed25519 key in hex, or its file.")
+@click.option(
+    "--queries",
+    type=click.Path(path_type=Path),
+    help="Check that the scores are those of the queries in this file.",
+)
 @_json_option
-def verify(release: Path, public_key: str | None, as_json: bool) -> None:
+def verify(release: Path, public_key: str | None, queries: Path | None, as_json: bool) -> None:
     """Check RELEASE: signature, digests, completeness and feasibility. Exits 5 on any fault.
 
     Example: scoreshield verify releases/gram-0123456789ab
     """
     from pipeline.errors import IntegrityFailure, exit_code
     from pipeline.progress import Checking, standard_reporter
+    from pipeline.queries import load_queries
+    from pipeline.signing import read_public_key
     from pipeline.verify import verify_release
 
+    _check_is_release(release)
+    signer = None if public_key is None else read_public_key(public_key)
+    asked = None if queries is None else load_queries(queries, None).sha256
     with standard_reporter() as reporter:
-        report = verify_release(release, public_key, Checking(reporter))
+        report = verify_release(release, signer, Checking(reporter), asked)
     faults = [check for check in report.checks if not check.ok]
     _print(
         as_json,
         {
             "release": str(release),
             "ok": not faults,
+            "not_private_reason": report.not_private_reason,
             "checks": [
                 {"name": check.name, "ok": check.ok, "detail": check.detail}
                 for check in report.checks
             ],
         },
-        "\n".join(
+        _not_private_line(report.not_private_reason)
+        + "\n".join(
             f"{'ok   ' if check.ok else 'FAULT'} {check.name}: {check.detail}"
             for check in report.checks
         ),
@@ -184,8 +202,67 @@ def show(release: Path, as_json: bool) -> None:
     from pipeline.show import render_markdown
     from scoreshield.manifest import to_json
 
+    _check_is_release(release)
     manifest = open_release(release).manifest
     _print(as_json, json.loads(to_json(manifest)), render_markdown(manifest))
+
+
+@cli.command()
+@_config_argument
+@_json_option
+def audit(config: Path, as_json: bool) -> None:
+    """Put the claim of CONFIG to the test on releases that nobody keeps. Exits 5 if it fails.
+
+    Example: scoreshield audit configs/quickstart.yaml
+    """
+    from pipeline.audit import audit_config
+    from pipeline.config import load_config
+    from pipeline.errors import IntegrityFailure, exit_code
+    from pipeline.progress import standard_reporter
+
+    settings = load_config(config)
+    with standard_reporter() as reporter:
+        report = audit_config(settings, reporter)
+    _print(as_json, report.to_json(), report.to_text())
+    if not report.consistent:
+        click.echo(f"scoreshield: {config}: the audit contradicts the claim", err=True)
+        click.get_current_context().exit(exit_code(IntegrityFailure()))
+
+
+@cli.group()
+def manifest() -> None:
+    """Check what a release says of itself."""
+
+
+@manifest.command("verify")
+@_release_argument
+@click.option(
+    "--key", "signer", required=True, help="The curator's Ed25519 public key in hex, or its file."
+)
+@_json_option
+def manifest_verify(release: Path, signer: str, as_json: bool) -> None:
+    """Check who signed RELEASE and that no character of its manifest changed; reads no array.
+
+    Example: scoreshield manifest verify releases/gram-0123456789ab --key curator.pub
+    """
+    from pipeline.manifest_file import verify_manifest
+    from pipeline.signing import read_public_key
+
+    key = read_public_key(signer)
+    found = verify_manifest(release, key)
+    _print(
+        as_json,
+        {
+            "release": str(release),
+            "release_id": found.release_id,
+            "ok": True,
+            "public_key": key,
+            "private": found.private,
+            "not_private_reason": found.not_private_reason,
+        },
+        _not_private_line(found.not_private_reason)
+        + f"{release}: manifest of {found.release_id}, signed by the holder of {key}",
+    )
 
 
 @cli.group()
@@ -201,7 +278,7 @@ def ledger_init(config: Path, as_json: bool) -> None:
 
     Example: scoreshield ledger init configs/quickstart.yaml
     """
-    from pipeline.budget import initialise_ledger
+    from pipeline.budget import initialise_ledger, recognised
     from pipeline.config import load_config
     from pipeline.progress import standard_reporter
     from pipeline.sources import prepare_gallery
@@ -209,7 +286,7 @@ def ledger_init(config: Path, as_json: bool) -> None:
 
     settings = load_config(config)
     with standard_reporter() as reporter:
-        gallery = prepare_gallery(settings, reporter)
+        gallery = recognised(settings, prepare_gallery(settings, reporter))
     account = initialise_ledger(settings, gallery)
     _print(as_json, account_json(account), account_text(account))
 
@@ -218,7 +295,7 @@ def ledger_init(config: Path, as_json: bool) -> None:
 @_config_argument
 @_json_option
 def ledger_show(config: Path, as_json: bool) -> None:
-    """Print each release of CONFIG's gallery, what is spent and what still fits.
+    """Print each release of CONFIG's gallery, what is spent after each, and what still fits.
 
     Example: scoreshield ledger show configs/quickstart.yaml
     """
@@ -229,10 +306,45 @@ def ledger_show(config: Path, as_json: bool) -> None:
     _print(as_json, account_json(account), account_text(account))
 
 
+@ledger.command("verify")
+@_config_argument
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Trust a ledger that this private folder has never seen as the newest copy.",
+)
+@_json_option
+def ledger_verify(config: Path, adopt: bool, as_json: bool) -> None:
+    """Check the whole ledger of CONFIG: rows, chain, head and sums. Exits 5 on any fault.
+
+    Example: scoreshield ledger verify configs/quickstart.yaml
+    """
+    from pipeline.config import load_config
+    from pipeline.errors import IntegrityFailure, exit_code
+    from pipeline.ledger.verify import adopt_ledger, verify_ledger
+
+    settings = load_config(config)
+    check = adopt_ledger if adopt else verify_ledger
+    checks = check(settings.ledger.url, settings.private)
+    faults = sum(not check.ok for check in checks)
+    _print(
+        as_json,
+        {"ok": not faults, "checks": [vars(check) for check in checks]},
+        "\n".join(
+            f"{'ok   ' if check.ok else 'FAULT'} {check.name}: {check.detail}" for check in checks
+        ),
+    )
+    if faults:
+        # The result is printed already: one more object would make it two.
+        click.echo(f"scoreshield: ledger: {faults} checks failed", err=True)
+        click.get_current_context().exit(exit_code(IntegrityFailure()))
+
+
 @ledger.command("abandon")
 @_config_argument
+@click.option("--release", "name", help="Name of a run that CONFIG no longer leads to.")
 @_json_option
-def ledger_abandon(config: Path, as_json: bool) -> None:
+def ledger_abandon(config: Path, name: str | None, as_json: bool) -> None:
     """Give up the unfinished release of CONFIG; its budget stays spent, its key is destroyed.
 
     Example: scoreshield ledger abandon configs/quickstart.yaml
@@ -241,8 +353,19 @@ def ledger_abandon(config: Path, as_json: bool) -> None:
     from pipeline.release import abandon
     from pipeline.status import account_json, account_text
 
-    account = abandon(load_config(config))
+    account = abandon(load_config(config), name)
     _print(as_json, account_json(account), account_text(account))
+
+
+def _check_is_release(folder: Path) -> None:
+    """A mistyped path is no damaged release."""
+    from pipeline.errors import ConfigurationError
+
+    if not any((folder / name).exists() for name in ("manifest.json", "release.zarr")):
+        raise ConfigurationError(
+            f"{folder}: expected the folder of a release, with manifest.json and release.zarr; "
+            "found neither"
+        )
 
 
 def main() -> None:
@@ -251,6 +374,8 @@ def main() -> None:
 
     # Schedulers of preemptible machines end a job with SIGTERM: stop as for Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Every command says NOT PRIVATE in its result; a line of source code beside it helps nobody.
+    warnings.filterwarnings("ignore", message=".* is NOT PRIVATE: ")
     try:
         sys.exit(cli.main(prog_name="scoreshield", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -285,6 +410,10 @@ def _fail(message: str, code: int, numbers: dict[str, float] | None = None) -> N
         click.echo(json.dumps({"error": message, "exit_code": code, **(numbers or {})}))
     click.echo(f"scoreshield: {message}", err=True)
     sys.exit(code)
+
+
+def _not_private_line(reason: str | None) -> str:
+    return "" if reason is None else f"NOT PRIVATE: {reason}\n"
 
 
 def _print(as_json: bool, result: dict[str, Any], text: str) -> None:

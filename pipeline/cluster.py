@@ -80,6 +80,9 @@ def open_cluster(cluster: Cluster, scratch: Path) -> Iterator[Client]:
                 )
             )
             client = opened.enter_context(Client(local, security=security))
+        # A blockwise projection is thousands of short steps, each of which waits for the one
+        # before; by default a client holds messages back for 10 ms, longer than most steps take.
+        client.scheduler_comm.interval = 0.001
         yield client
 
 

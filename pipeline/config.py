@@ -107,6 +107,11 @@ class Projection(Section):
     rank: CountOrAuto = Field(
         default="auto", description="Rank kept in each iteration; `auto` chooses it."
     )
+    form: Literal["auto", "dense", "blockwise"] = Field(
+        default="auto",
+        description="`dense` projects in one task on one worker, `blockwise` by products on all of "
+        "them; `auto` takes the dense form up to 3000 records.",
+    )
 
     @field_validator("method")
     @classmethod
@@ -124,11 +129,24 @@ class Projection(Section):
             raise ValueError(f"expected at least 1 or 'auto', found {rank}")
         return rank
 
+    @model_validator(mode="after")
+    def _form_exists_for_the_method(self) -> Projection:
+        if self.form == "blockwise" and self.method == "none":
+            raise ValueError(
+                "form: method 'none' projects nothing, found 'blockwise'; leave it out"
+            )
+        return self
+
 
 class Ledger(Section):
     """Where spent budget is recorded, and the gallery's total budget."""
 
-    url: str = Field(description="Database URL, for instance `sqlite:///ledger.db`.")
+    # Not shown: it may hold a password.
+    url: str = Field(
+        repr=False,
+        description="`sqlite:///` and a file, or `postgresql://USER@HOST/DATABASE` (its password "
+        "from `PGPASSWORD` or `PGPASSFILE`).",
+    )
     epsilon: Number = Field(description="ε of the gallery's total budget, over all its releases.")
     delta: Number = Field(description="δ of the gallery's total budget.")
     create: bool = Field(
@@ -141,6 +159,45 @@ class Ledger(Section):
     def _budget_in_domain(self) -> Ledger:
         check_privacy(self.epsilon, self.delta)
         return self
+
+
+class Secret(Section):
+    """An operator's secret that release keys are derived from; by default keys are random."""
+
+    file: Path | None = Field(
+        default=None, description="File that holds the secret, readable by its owner alone."
+    )
+    environment: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Environment variable that names such a file.",
+    )
+    command: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Program and arguments, as a list, that prints the secret; no shell is used.",
+    )
+    timeout: Number = Field(
+        default=30.0, gt=0, le=3600, description="Seconds the command may take."
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Secret:
+        if len(self._places()) > 1:
+            raise ValueError(
+                "expected one of file, environment and command, found "
+                f"{' and '.join(self._places())}"
+            )
+        return self
+
+    @property
+    def named(self) -> bool:
+        """Whether the operator names a secret at all."""
+        return bool(self._places())
+
+    def _places(self) -> list[str]:
+        names = ("file", "environment", "command")
+        return [name for name in names if getattr(self, name) is not None]
 
 
 class Cluster(Section):
@@ -162,8 +219,10 @@ class Cluster(Section):
 
 
 _LONGEST_TEXT = 2**18
+NOT_PRIVATE_SUFFIX = "-not-private"
+"""Ends the name of every release of test mode, and of no other."""
 _RELEASE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-ArrayName = Literal["factor", "gram"]
+ArrayName = Literal["factor", "gram", "scores"]
 
 
 class Config(Section):
@@ -197,34 +256,62 @@ class Config(Section):
         description="Name of the release; by default one is derived from the settings, so that the "
         "same configuration is the same release.",
     )
-    regime: Literal["gram"] = Field(
-        default="gram", description="What is released: `gram`, the n × n similarities."
+    regime: Literal["gram", "scores"] = Field(
+        default="gram",
+        description="What is released: `gram`, the n × n similarities of the records with one "
+        "another, or `scores`, those of m public queries with the n records.",
+    )
+    queries: Path | None = Field(
+        default=None,
+        description="For `scores`: the public queries, distinct unit embeddings in any source that "
+        "`scoreshield ingest` reads. They must not come from the gallery.",
+    )
+    queries_key: str | None = Field(
+        default=None, description="Which array of `queries` to read where it holds several."
     )
     privacy: Privacy
     projection: Projection = Projection()
     arrays: tuple[ArrayName, ...] = Field(
         default=("factor", "gram"),
         min_length=1,
-        description="What to publish: `factor` (n × r, with its diagonal), `gram` (dense n × n).",
+        description="What to publish: `factor` (n × r, with its diagonal), `gram` (dense n × n); "
+        "regime `scores` publishes `[scores]` (m × n).",
     )
     ledger: Ledger
+    secret: Secret = Secret()
     cluster: Cluster = Cluster()
     block_side: CountOrAuto = Field(
         default="auto",
-        description="Rows of one block; `auto` chooses it. The noise never depends on it.",
+        description="Records along one side of a block; `auto` chooses it. The noise never depends "
+        "on it.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scores_publish_scores(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and settings.get("regime") == "scores":
+            return {"arrays": ["scores"], **settings}
+        return settings
 
     @field_validator("gallery", "output", "private")
     @classmethod
     def _relative_to_the_configuration(cls, path: Path, info: ValidationInfo) -> Path:
         return _anchored(path, info)
 
+    @field_validator("queries")
+    @classmethod
+    def _queries_relative_to_the_configuration(
+        cls, path: Path | None, info: ValidationInfo
+    ) -> Path | None:
+        return None if path is None else _anchored(path, info)
+
     @field_validator("ledger")
     @classmethod
     def _ledger_relative_to_the_configuration(cls, ledger: Ledger, info: ValidationInfo) -> Ledger:
         prefix = "sqlite:///"
         if not ledger.url.startswith(prefix):
-            raise ValueError(f"url: expected sqlite:///PATH, found {ledger.url!r}")
+            _check_server_url(ledger.url)
+            return ledger
         named = ledger.url.removeprefix(prefix)
         if named in ("", ":memory:") or "?" in named:
             raise ValueError(
@@ -234,6 +321,13 @@ class Config(Section):
         path = _anchored(Path(named), info)
         return ledger.model_copy(update={"url": f"{prefix}{path}"})
 
+    @field_validator("secret")
+    @classmethod
+    def _secret_relative_to_the_configuration(cls, secret: Secret, info: ValidationInfo) -> Secret:
+        if secret.file is None:
+            return secret
+        return secret.model_copy(update={"file": _anchored(secret.file, info)})
+
     @field_validator("release")
     @classmethod
     def _release_is_a_folder_name(cls, name: str | None) -> str | None:
@@ -241,6 +335,11 @@ class Config(Section):
             raise ValueError(
                 "expected 1 to 64 lower-case letters, digits, dots, dashes and underscores, "
                 f"starting with a letter or digit; found {name!r}"
+            )
+        if name is not None and name.endswith(NOT_PRIVATE_SUFFIX):
+            raise ValueError(
+                f"expected a name that doesn't end in {NOT_PRIVATE_SUFFIX!r}, which marks releases "
+                f"of test mode; found {name!r}"
             )
         return name
 
@@ -260,11 +359,26 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _private_is_not_published(self) -> Config:
-        if self.private.is_relative_to(self.output):
-            raise ValueError(
-                f"private: expected a folder outside the published one, found {self.private} "
-                f"inside output {self.output}; whoever reads releases would reach keys"
-            )
+        kept: dict[str, Path | None] = {
+            "private": self.private,
+            "gallery": self.gallery,
+            "secret": self.secret.file,
+            "ledger": _sqlite_file(self.ledger.url),
+        }
+        for key, path in kept.items():
+            if path is not None and path.is_relative_to(self.output):
+                raise ValueError(
+                    f"{key}: expected a place outside the published folder, found {path} inside "
+                    f"output {self.output}; whoever reads releases would reach it"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_are_those_of_the_regime(self) -> Config:
+        if self.regime == "gram":
+            _check_gram_settings(self)
+        else:
+            _check_scores_settings(self)
         return self
 
     @model_validator(mode="after")
@@ -274,6 +388,48 @@ class Config(Section):
                 "arrays: projection method 'none' makes no factor; ask for arrays: [gram]"
             )
         return self
+
+
+def _sqlite_file(url: str) -> Path | None:
+    prefix = "sqlite:///"
+    return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
+
+
+def _check_gram_settings(config: Config) -> None:
+    for name in ("queries", "queries_key"):
+        found = getattr(config, name)
+        if found is not None:
+            raise ValueError(
+                f"{name}: regime gram compares the records with one another, found {name} {found}; "
+                "leave it out, or ask for regime: scores"
+            )
+    if "scores" in config.arrays:
+        raise ValueError(
+            "arrays: regime gram publishes factor, gram or both, found scores; ask for "
+            "regime: scores"
+        )
+
+
+def _check_scores_settings(config: Config) -> None:
+    if config.queries is None:
+        raise ValueError(
+            "queries: regime scores needs public queries, found none; name a file of unit "
+            "embeddings, such as queries: queries.npy"
+        )
+    if config.queries == config.gallery and config.queries_key == config.key:
+        raise ValueError(
+            f"queries: expected public embeddings, found the gallery itself ({config.queries}); "
+            "to compare records with one another ask for regime: gram"
+        )
+    if config.arrays != ("scores",):
+        raise ValueError(
+            f"arrays: regime scores publishes [scores], found {', '.join(config.arrays)}"
+        )
+    if "projection" in config.model_fields_set:
+        raise ValueError(
+            "projection: scores are clipped to their range and not projected, found a projection; "
+            "leave the section out"
+        )
 
 
 def load_config(path: Path) -> Config:
@@ -320,19 +476,35 @@ def _parsed(path: Path, text: str) -> Any:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (derived from SafeLoader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML lets through what its constructors stumble over, such as an impossible date.
-        raise ConfigurationError(f"{path}: not valid YAML: {_one_line(error)}") from error
+        raise ConfigurationError(f"{path}: not valid YAML: {_described(error)}") from None
     except RecursionError:
         raise ConfigurationError(
             f"{path}: expected settings at most two levels deep, found far more"
         ) from None
 
 
+def _described(error: Exception) -> str:
+    """The fault and its line; not the text around it, which may be data and no configuration."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or _one_line(error)
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses what would silently mislead.
 
-    A key given twice, where the last one would win; and aliases, which no setting needs and which
-    let a short text grow without bound.
+    A key given twice, where the last one would win; aliases, which no setting needs and which let
+    a short text grow without bound; and numbers to another base than ten (010 is 8, 1:30 is 90).
     """
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if number and (":" in value or re.match(r"[-+]?0[0-9xXbB_]", value)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected a number to base ten, found {value!r}", node.start_mark
+            )
+        return value
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
@@ -350,6 +522,20 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _check_server_url(url: str) -> None:
+    """A PostgreSQL URL names a database; no message shows what may be a password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not re.fullmatch(r"[a-z0-9+]+", scheme):
+        scheme = "something else"
+    if scheme not in ("postgresql", "postgresql+psycopg"):
+        raise ValueError(
+            "url: expected sqlite:///PATH or postgresql://USER@HOST/DATABASE, found "
+            f"{scheme}{separator and '://'}"
+        )
+    if not rest.partition("?")[0].partition("/")[2]:
+        raise ValueError(f"url: expected {scheme}://USER@HOST/DATABASE, found no database name")
 
 
 def _anchored(path: Path, info: ValidationInfo) -> Path:

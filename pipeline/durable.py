@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from pipeline.errors import ConfigurationError
+
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` by ``content``: temporary file, fsync, rename, fsync of the folder."""
@@ -37,5 +39,12 @@ def sync_folder(folder: Path) -> None:
 def make_private(folder: Path) -> Path:
     """Make a folder that only its owner can enter; folders above it get their usual modes."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        # Whoever owns it can open it again, or replace what is in it.
+        raise ConfigurationError(
+            f"the private folder {folder} belongs to user {owner}, this process runs as "
+            f"{os.geteuid()}; name another folder, or change its owner"
+        )
     folder.chmod(0o700)
     return folder

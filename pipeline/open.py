@@ -1,4 +1,4 @@
-"""Reading a published release: lazily, from the dense matrix or from its factor alone.
+"""Reading a published release lazily: a Gram matrix or the scores of public queries.
 
 :func:`open_release` accepts only a directory with a valid signed manifest. Values are read as they
 are asked for; each read checks checksums and that the values are finite, and ``scoreshield verify``
@@ -7,6 +7,7 @@ checks everything else.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,12 @@ from numpy.typing import NDArray
 
 from pipeline import arrays
 from pipeline.errors import ConfigurationError
-from pipeline.manifest_file import (
-    check_attributes,
-    check_layout,
-    read_manifest,
-    refuse_foreign_metadata,
-)
+from pipeline.manifest_file import check_store, read_manifest
+from pipeline.matrices import Matrix, open_matrix
 from pipeline.publish import STORE
 from pipeline.signing import check_signature
 from scoreshield.errors import ParameterError
 from scoreshield.manifest import Manifest, to_json
-from scoreshield.released import gram_block
 
 if TYPE_CHECKING:
     import dask.array
@@ -37,8 +33,12 @@ _TOPK_SIDE = 1024
 _LARGEST_COLUMN = 2**32 - 1
 
 
+class NotPrivateWarning(UserWarning):
+    """An opened release was made in test mode: it protects nobody's record."""
+
+
 def open_release(path: str | Path, verify_key: str | None = None) -> Release:
-    """Open a Gram release.
+    """Open a release of either regime.
 
     Parameters
     ----------
@@ -46,57 +46,39 @@ def open_release(path: str | Path, verify_key: str | None = None) -> Release:
     verify_key : hexadecimal Ed25519 public key that must have signed the manifest; None accepts
         any key, which finds damage but does not say who published
 
+    Warns
+    -----
+    NotPrivateWarning
+        The release was made in test mode.
+
     Raises
     ------
     IntegrityFailure
-        There is no valid signed manifest, or the store is not the one that it describes.
+        There is no valid signed manifest, or the directory holds another store than the one that
+        it describes, or more than that.
     ConfigurationError
-        ``verify_key`` is not a key, or the release is not of regime ``gram``.
+        ``verify_key`` is not a key.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
     check_signature(manifest, verify_key)
-    check_attributes(folder, manifest)
-    check_layout(manifest)
+    check_store(folder, manifest)
     opened = {name: arrays.open_for_reading(folder / STORE, name) for name in manifest.arrays}
-    for name, array in opened.items():
-        refuse_foreign_metadata(array, manifest.arrays[name])
-    if manifest.regime != "gram":
-        raise ConfigurationError(
-            f"{folder} is a release of regime {manifest.regime}, which has no Gram matrix; read "
-            f"its array from {folder / STORE}"
+    if not manifest.private:
+        warnings.warn(
+            f"{folder} is NOT PRIVATE: {manifest.not_private_reason}",
+            NotPrivateWarning,
+            stacklevel=2,
         )
-    return Release(folder, manifest, _Source(opened.get("gram"), opened.get("factor")), opened)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where similarities come from: the dense matrix where it was published, else the factor."""
-
-    gram: Any
-    factor: Any
-
-    @property
-    def side(self) -> int:
-        """Rows of a stored chunk."""
-        return int((self.factor if self.gram is None else self.gram).chunks[0])
-
-    def block(self, rows: slice, columns: slice) -> NDArray[np.float32]:
-        """Similarities (k, l); from the factor they equal the published ones up to 2^-24."""
-        if self.gram is not None:
-            return arrays.read(self.gram, (rows, columns))
-        whole = slice(0, self.factor.shape[1])
-        block = gram_block(
-            arrays.read(self.factor, (rows, whole)), arrays.read(self.factor, (columns, whole))
-        )
-        shared = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
-        block[shared - rows.start, shared - columns.start] = 1.0
-        return block
+    return Release(folder, manifest, open_matrix(folder / STORE, opened), opened)
 
 
 @dataclass(frozen=True)
 class Release:
-    """A published Gram release, read lazily.
+    """A published release, read lazily.
+
+    Its matrix is the Gram matrix (n, n) or, in regime scores, the scores (m, n) of m public queries
+    against n records.
 
     Attributes
     ----------
@@ -106,14 +88,15 @@ class Release:
 
     path: Path
     manifest: Manifest
-    _source: _Source
+    _matrix: Matrix
     _opened: dict[str, Any]
 
     def __repr__(self) -> str:
         privacy = self.manifest.privacy
         private = "" if self.manifest.private else ", NOT PRIVATE"
+        sizes = f"n={self.n}" if self.m is None else f"m={self.m}, n={self.n}"
         return (
-            f"<Release {self.manifest.release_id}: n={self.n}, "
+            f"<Release {self.manifest.release_id}: {sizes}, "
             f"arrays={', '.join(sorted(self._opened))}, epsilon={privacy.epsilon:g}, "
             f"delta={privacy.delta:g}, adjacency={privacy.adjacency}{private}>"
         )
@@ -122,6 +105,16 @@ class Release:
     def n(self) -> int:
         """Number of records."""
         return self.manifest.shape.n
+
+    @property
+    def m(self) -> int | None:
+        """Number of queries; None for a Gram release."""
+        return self.manifest.shape.m
+
+    @property
+    def scores(self) -> Any:
+        """The scores (m, n) as a lazy Zarr array; slice it to read."""
+        return self._array("scores")
 
     @property
     def factor(self) -> Any:
@@ -134,30 +127,36 @@ class Release:
         return self._array("diagonal")
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows ``start`` to ``stop`` of the Gram matrix, (stop − start, n)."""
+        """Rows ``start`` to ``stop`` of the matrix, (stop − start, n).
+
+        Similarities of these records, or scores of these queries, with all records.
+        """
         return self.block(slice(start, stop), slice(0, self.n))
 
     def block(self, rows: slice, columns: slice) -> NDArray[np.float32]:
-        """A rectangle (k, l) of the Gram matrix; slices as in NumPy, without a step.
+        """A rectangle (k, l) of the matrix; slices as in NumPy, without a step.
 
         Raises
         ------
         IntegrityFailure
             A chunk is missing or damaged.
         """
-        return self._source.block(_contiguous(rows, self.n), _contiguous(columns, self.n))
+        height, width = self._matrix.shape
+        return self._matrix.block(_contiguous(rows, height), _contiguous(columns, width))
 
     def topk(
         self, k: int, rows: slice | Sequence[int] | None = None, block: int = _TOPK_SIDE
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k most similar other records of each row, most similar first.
+        """The k most similar records of each row, most similar first.
+
+        The rows of a Gram matrix are records too: each is compared with the others only.
 
         Equal similarities are ordered by index, so the answer does not depend on ``block``.
 
         Parameters
         ----------
-        k : 1 to n − 1
-        rows : which rows, all by default
+        k : 1 to n, or to n − 1 in a Gram matrix
+        rows : which records or queries, all by default
         block : rows and columns read at a time, which bounds the memory
 
         Returns
@@ -165,39 +164,44 @@ class Release:
         indices : (rows, k) int64
         values : (rows, k) float32
         """
-        if not 1 <= k < self.n:
-            raise ParameterError(f"k must be 1 to {self.n - 1}, the other records; found {k}")
+        most, words = (
+            (self.n - 1, "the other records") if self._matrix.reflexive else (self.n, "the records")
+        )
+        if not 1 <= k <= most:
+            raise ParameterError(f"k must be 1 to {most}, {words}; found {k}")
         if block < 1:
             raise ParameterError(f"block must be at least 1, found {block}")
-        found = [self._topk_of(run, k, block) for run in _runs(rows, self.n, block)]
+        found = [self._topk_of(run, k, block) for run in _runs(rows, self._matrix.shape[0], block)]
         if not found:
             return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
         ranked = np.concatenate(found)
         return _column_of(ranked), _value_of(ranked)
 
     def to_dask(self) -> dask.array.Array:
-        """The Gram matrix (n, n) as a Dask array, one chunk a stored chunk.
+        """The matrix as a Dask array, one chunk a stored chunk.
 
         Its name is the release's id: no content is hashed into the graph.
         """
         import dask.array
 
-        side = self._source.side
-        chunks = tuple(min(side, self.n - start) for start in range(0, self.n, side))
+        chunks = tuple(
+            tuple(min(side, size - start) for start in range(0, size, side))
+            for size, side in zip(self._matrix.shape, self._matrix.chunks, strict=True)
+        )
         # Dask's function carries no types of its own.
         map_blocks: Callable[..., dask.array.Array] = dask.array.map_blocks
         return map_blocks(
             _read_chunk,
             str(self.path / STORE),
-            "gram" in self._opened,
-            name=f"scoreshield-gram-{self.manifest.release_id}",
-            chunks=(chunks, chunks),
+            tuple(self._opened),
+            name=f"scoreshield-{self._matrix.name}-{self.manifest.release_id}",
+            chunks=chunks,
             dtype=np.float32,
             meta=np.empty((0, 0), np.float32),
         )
 
     def to_xarray(self) -> xarray.DataArray:
-        """The Gram matrix as a lazy xarray DataArray that carries the manifest.
+        """The matrix as a lazy xarray DataArray that carries the manifest.
 
         Raises
         ------
@@ -213,11 +217,12 @@ class Release:
         privacy = self.manifest.privacy
         return xarray.DataArray(
             self.to_dask(),
-            dims=("record", "other_record"),
-            name="gram",
+            dims=self._matrix.dimensions,
+            name=self._matrix.name,
             attrs={
                 "release_id": self.manifest.release_id,
                 "private": str(self.manifest.private),
+                "not_private_reason": self.manifest.not_private_reason or "",
                 "epsilon": privacy.epsilon,
                 "delta": privacy.delta,
                 "adjacency": privacy.adjacency,
@@ -238,9 +243,10 @@ class Release:
         best = np.empty((rows.stop - rows.start, 0), np.int64)
         for start in range(0, self.n, block):
             columns = slice(start, min(start + block, self.n))
-            keys = _ranking_keys(self._source.block(rows, columns), columns)
-            own = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
-            keys[own - rows.start, own - columns.start] = np.iinfo(np.int64).min
+            keys = _ranking_keys(self._matrix.block(rows, columns), columns)
+            if self._matrix.reflexive:
+                own = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
+                keys[own - rows.start, own - columns.start] = np.iinfo(np.int64).min
             best = np.concatenate([best, keys], axis=1)
             if best.shape[1] > k:
                 best = np.partition(best, best.shape[1] - k, axis=1)[:, -k:]
@@ -302,16 +308,10 @@ def _row_index(row: int, n: int) -> int:
 
 
 def _read_chunk(
-    store: str, dense: bool, block_info: dict[Any, Any] | None = None
+    store: str, names: tuple[str, ...], block_info: dict[Any, Any] | None = None
 ) -> NDArray[np.float32]:
     """One chunk of :meth:`Release.to_dask`, on whatever worker it runs."""
     if block_info is None:
         raise ValueError("a chunk is read within a Dask array only")
     rows, columns = (slice(*span) for span in block_info[None]["array-location"])
-    path = Path(store)
-    source = (
-        _Source(arrays.open_for_reading(path, "gram"), None)
-        if dense
-        else _Source(None, arrays.open_for_reading(path, "factor"))
-    )
-    return source.block(rows, columns)
+    return open_matrix(Path(store), names).block(rows, columns)

@@ -1,34 +1,55 @@
 """Perturb: the only stage that reads the gallery.
 
-One task reads two row panels, forms their exact inner products, adds the noise of that position,
-writes one noisy block and returns a receipt. A clean value never leaves the task.
+One task reads two row panels (or one, and public queries), forms their exact inner products, adds
+the noise of that position, writes one noisy block and returns a receipt. A clean value never leaves
+the task.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from threadpoolctl import ThreadpoolController
+import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.blocks import Receipt, Triangle, load_receipt, matches, save_receipt, write_block
+from pipeline.blas import one_thread
+from pipeline.blocks import Receipt, load_receipt, matches, save_receipt, write_block
 from pipeline.gallery import read_rows
-from pipeline.keyfile import read_key
+from pipeline.geometry import Geometry, Rectangle, Triangle
+from pipeline.keyfile import read_committed_key
+from pipeline.queries import kept_queries
 from scoreshield.mechanism import Mechanism, noisy_block
 
 
 @dataclass(frozen=True)
 class PerturbJob:
-    """What every perturb task of a run has in common: places and settings, no values, no key."""
+    """What every task of a Gram run has in common: places and settings, no values, no key."""
 
     gallery: str
     store: str
     receipts: str
     key_file: str
+    key_commitment: str
     release_id: str
     mechanism: Mechanism
     triangle: Triangle
+
+
+@dataclass(frozen=True)
+class ScoresJob:
+    """What every task of a scores run has in common; the queries are read from the run's folder."""
+
+    gallery: str
+    queries: str
+    queries_sha256: str
+    store: str
+    receipts: str
+    key_file: str
+    key_commitment: str
+    release_id: str
+    mechanism: Mechanism
+    rectangle: Rectangle
 
 
 def perturb_block(job: PerturbJob, index: int) -> Receipt:
@@ -40,29 +61,56 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
         The gallery or the key can't be read, or a row breaks the bounds that the sensitivity rests
         on, which :func:`pipeline.gallery.read_rows` checks exactly each time.
     """
-    receipt = load_receipt(job.receipts, index)
-    if receipt is not None and matches(job.store, receipt):
-        return receipt
-    i, j = job.triangle.position(index)
-    rows, columns = job.triangle.span(i), job.triangle.span(j)
+    done = _intact_receipt(job, index)
+    if done is not None:
+        return done
+    rows, columns = job.triangle.region(index)
     left = read_rows(job.gallery, rows.start, rows.stop)
-    right = left if i == j else read_rows(job.gallery, columns.start, columns.stop)
-    with _thread_pools().limit(limits=1):
+    right = left if rows == columns else read_rows(job.gallery, columns.start, columns.stop)
+    return _write_noisy(job, job.triangle, index, left, right)
+
+
+def perturb_scores(job: ScoresJob, index: int) -> Receipt:
+    """Write noisy block ``index`` of the scores unless an intact one is there already.
+
+    Raises
+    ------
+    IntegrityFailure
+        As :func:`perturb_block`; or the queries are not those the run was started with.
+    """
+    done = _intact_receipt(job, index)
+    if done is not None:
+        return done
+    rows, columns = job.rectangle.region(index)
+    queries = kept_queries(job.queries, job.queries_sha256)[rows]
+    records = read_rows(job.gallery, columns.start, columns.stop)
+    return _write_noisy(job, job.rectangle, index, queries, records)
+
+
+def _intact_receipt(job: PerturbJob | ScoresJob, index: int) -> Receipt | None:
+    receipt = load_receipt(job.receipts, index)
+    return receipt if receipt is not None and matches(job.store, receipt) else None
+
+
+def _write_noisy(
+    job: PerturbJob | ScoresJob,
+    geometry: Geometry,
+    index: int,
+    left: NDArray[np.float32],
+    right: NDArray[np.float32],
+) -> Receipt:
+    """Inner products, noise, block and receipt; what is clean ends with this call."""
+    rows, columns = geometry.region(index)
+    with one_thread():
         block = noisy_block(
             job.mechanism,
             left,
             right,
             rows.start,
             columns.start,
-            read_key(Path(job.key_file)),
+            read_committed_key(Path(job.key_file), job.key_commitment),
             job.release_id,
         )
-    receipt = write_block(job.store, job.triangle, index, block)
+    receipt = write_block(job.store, geometry, index, block)
     save_receipt(job.receipts, receipt)
     return receipt
-
-
-@lru_cache(maxsize=1)
-def _thread_pools() -> ThreadpoolController:
-    """The BLAS libraries of this process: looking for them takes longer than a gallery panel."""
-    return ThreadpoolController()

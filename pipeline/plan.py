@@ -7,15 +7,18 @@ are upper bounds that the running stages are held to.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.blocks import Triangle
 from pipeline.errors import ConfigurationError
+from pipeline.geometry import Geometry, Triangle
+from pipeline.plan_blockwise import BlockwisePlan, plan_blockwise
 from scoreshield.forecast import GramForecast, forecast_gram
 from scoreshield.mechanism import Mechanism
 from scoreshield.noise import TILE
 from scoreshield.projection import METHODS
+from scoreshield.projection.choose import LARGEST_DENSE, Form
 
 MIB = 2**20
 WORKER_BASELINE = 120 * MIB
@@ -25,13 +28,13 @@ USABLE_SHARE = 0.8
 MOST_TASKS = 10_000
 """Tasks a stage may have; the scheduler slows down far above it."""
 
-_FLOAT32, _FLOAT64 = 4, 8
-# Products of one tile in float64 and a few rows of noise (measured).
-_TILE_SCRATCH = TILE * TILE * _FLOAT64 + 4 * MIB
-# A receipt, a checksum and the rest of the last disk block, for each task.
-_DISK_PER_TASK = 4096 + 64
-# Array metadata, run record and log, or manifest and its copy with 500 iterations of history.
-_DISK_PER_STAGE = 512 * 1024
+FLOAT32, FLOAT64 = 4, 8
+TILE_SCRATCH = TILE * TILE * FLOAT64 + 4 * MIB
+"""Products of one tile in float64 and a few rows of noise (measured)."""
+DISK_PER_TASK = 4096 + 64
+"""A receipt, a checksum and the rest of the last disk block, for each task."""
+DISK_PER_STAGE = 512 * 1024
+"""Array metadata, run record and log, or manifest and its copy with 500 iterations of history."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,28 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class ReleasePlan:
-    """A whole Gram release."""
+class ReleasePlan(ABC):
+    """A whole release, of either regime."""
 
     mechanism: Mechanism
-    forecast: GramForecast
-    triangle: Triangle
     method: str
+    """Of the post-processing."""
     stages: tuple[StagePlan, ...]
+
+    @property
+    @abstractmethod
+    def geometry(self) -> Geometry:
+        """How the noisy matrix is cut into blocks."""
+
+    @property
+    @abstractmethod
+    def less(self) -> str:
+        """How to release less where a disk is too small, in words."""
+
+    @property
+    def projects(self) -> bool:
+        """Whether there is a projection between the noisy blocks and the release."""
+        return any(stage.name == "project" for stage in self.stages)
 
     @property
     def peak_worker_bytes(self) -> int:
@@ -70,13 +87,35 @@ class ReleasePlan:
         return sum(stage.tasks for stage in self.stages)
 
 
+@dataclass(frozen=True)
+class GramPlan(ReleasePlan):
+    """A whole Gram release."""
+
+    forecast: GramForecast
+    triangle: Triangle
+    blockwise: BlockwisePlan | None = None
+    """The projection, where it runs on all workers; None for one task, or none."""
+
+    @property
+    def geometry(self) -> Triangle:
+        """The upper triangle."""
+        return self.triangle
+
+    @property
+    def less(self) -> str:
+        """The dense matrix is most of a release."""
+        return "leave 'gram' out of arrays"
+
+
 def plan_release(
     mechanism: Mechanism,
     method: str,
     arrays: tuple[str, ...],
     block_side: int | Literal["auto"],
     threads_per_worker: int,
-) -> ReleasePlan:
+    workers: int = 1,
+    form: Form = "auto",
+) -> GramPlan:
     """Count blocks, tasks, bytes and memory of a Gram release.
 
     Raises
@@ -92,11 +131,19 @@ def plan_release(
             f"block_side: {side} cuts {n} records into {triangle.count} blocks, more than "
             f"{MOST_TASKS}; use at least {automatic_block_side(n)} or 'auto'"
         )
+    blockwise = None
+    if method != "none" and (form == "blockwise" or (form == "auto" and n > LARGEST_DENSE)):
+        blockwise = plan_blockwise(mechanism, triangle, method, workers * threads_per_worker)
     stages = [_perturb(mechanism, triangle, threads_per_worker)]
-    if method != "none":
+    if blockwise is not None:
+        stages.append(_project_blockwise(triangle, blockwise, threads_per_worker))
+    elif method != "none":
         stages.append(_project(triangle, method))
-    stages.append(_publish(triangle, method, arrays, threads_per_worker))
-    return ReleasePlan(mechanism, forecast_gram(mechanism), triangle, method, tuple(stages))
+    # The rank is known only once the noisy matrix is; in one task it can be anything up to n.
+    rank = 0 if method == "none" else n if blockwise is None else blockwise.width
+    stages.append(_publish(triangle, rank, arrays, threads_per_worker))
+    forecast = forecast_gram(mechanism)
+    return GramPlan(mechanism, method, tuple(stages), forecast, triangle, blockwise)
 
 
 def automatic_block_side(n: int) -> int:
@@ -123,9 +170,10 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
         if stage.peak_worker_bytes > USABLE_SHARE * memory_limit:
             needed = math.ceil(stage.peak_worker_bytes / USABLE_SHARE)
             remedy = (
-                f"a smaller block_side than {plan.triangle.side} or fewer threads_per_worker"
-                if stage.name != "project"
-                else "a projection that needs less, or a machine with more"
+                "form: blockwise under projection, which runs on all workers"
+                if stage.name == "project" and stage.tasks == 1
+                else f"a smaller block_side than {plan.geometry.shape[1]} or fewer "
+                "threads_per_worker"
             )
             raise ConfigurationError(
                 f"stage {stage.name} needs {show_bytes(stage.peak_worker_bytes)} on one worker, "
@@ -136,7 +184,7 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
     if plan.disk_bytes > free_disk:
         raise ConfigurationError(
             f"the run and its release need {show_bytes(plan.disk_bytes)} of disk, "
-            f"{show_bytes(free_disk)} are free; make room, or leave 'gram' out of arrays. "
+            f"{show_bytes(free_disk)} are free; make room, or release less ({plan.less}). "
             "Nothing was spent."
         )
 
@@ -152,43 +200,56 @@ def show_bytes(count: int) -> str:
 
 
 def _perturb(mechanism: Mechanism, triangle: Triangle, threads: int) -> StagePlan:
-    """The largest of: checking a row panel, computing a tile, encoding the block."""
+    """The largest of: reading a row panel, computing a tile, encoding the block."""
     side, d = min(triangle.side, triangle.n), mechanism.d
-    panels = 2 * side * d * _FLOAT32
-    checking = 2 * side * d * _FLOAT64 + side * d
-    block = triangle.side**2 * _FLOAT32
-    computing = block + _TILE_SCRATCH + 3 * min(side, TILE) * d * _FLOAT64
+    panels = 2 * side * d * FLOAT32
+    # Chunks as bytes, and as bytes whose checksum was taken off.
+    reading = 2 * side * d * FLOAT32
+    block = triangle.side**2 * FLOAT32
+    computing = block + TILE_SCRATCH + 3 * min(side, TILE) * d * FLOAT64
     # As an array, as bytes, and as bytes with their checksum.
     encoding = 3 * block
-    task = panels + max(checking, computing, encoding)
-    disk = triangle.count * (block + _DISK_PER_TASK) + _DISK_PER_STAGE
+    task = panels + max(reading, computing, encoding)
+    disk = triangle.count * (block + DISK_PER_TASK) + DISK_PER_STAGE
     return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)
 
 
 def _project(triangle: Triangle, method: str) -> StagePlan:
     memory = WORKER_BASELINE + METHODS[method].memory_bytes(triangle.n)
-    return StagePlan("project", 1, memory, _factor_on_disk(triangle) + _DISK_PER_STAGE)
+    disk = _factor_on_disk(triangle, triangle.n) + DISK_PER_STAGE
+    return StagePlan("project", 1, memory, disk)
 
 
-def _publish(triangle: Triangle, method: str, arrays: tuple[str, ...], threads: int) -> StagePlan:
+def _project_blockwise(triangle: Triangle, blockwise: BlockwisePlan, threads: int) -> StagePlan:
+    """Without the blocks that workers hold: those get what is left (:func:`cache_bytes`)."""
+    memory = WORKER_BASELINE + threads * blockwise.task_bytes
+    disk = blockwise.disk_bytes + _factor_on_disk(triangle, blockwise.width) + DISK_PER_STAGE
+    return StagePlan("project", blockwise.tasks, memory, disk)
+
+
+def cache_bytes(plan: ReleasePlan, memory_limit: int) -> int:
+    """Memory that a worker may fill with noisy blocks during the projection."""
+    needed = next(stage.peak_worker_bytes for stage in plan.stages if stage.name == "project")
+    return max(0, int(USABLE_SHARE * memory_limit) - needed)
+
+
+def _publish(triangle: Triangle, rank: int, arrays: tuple[str, ...], threads: int) -> StagePlan:
     """The larger of: multiplying two panels in float64, encoding a block and its mirror."""
-    n, side, per_side = triangle.n, min(triangle.side, triangle.n), triangle.per_side
-    # The rank is known only once the noisy matrix is; it can't exceed n.
-    rank = 0 if method == "none" else n
-    panels = 2 * side * rank * _FLOAT32
-    multiplying = 2 * side * rank * _FLOAT64 + side**2 * (_FLOAT64 + _FLOAT32)
-    task = panels + max(multiplying, 4 * side**2 * _FLOAT32)
-    tasks, disk = 0, _DISK_PER_STAGE
+    side, per_side = min(triangle.side, triangle.n), triangle.per_side
+    panels = 2 * side * rank * FLOAT32
+    multiplying = 2 * side * rank * FLOAT64 + side**2 * (FLOAT64 + FLOAT32)
+    task = panels + max(multiplying, 4 * side**2 * FLOAT32)
+    tasks, disk = 0, DISK_PER_STAGE
     if "factor" in arrays:
         tasks += per_side
-        disk += _factor_on_disk(triangle)
+        disk += _factor_on_disk(triangle, rank)
     if "gram" in arrays:
         tasks += triangle.count
-        disk += per_side**2 * (side**2 * _FLOAT32 + _DISK_PER_TASK)
+        disk += per_side**2 * (side**2 * FLOAT32 + DISK_PER_TASK)
     return StagePlan("publish", tasks, WORKER_BASELINE + threads * task, disk)
 
 
-def _factor_on_disk(triangle: Triangle) -> int:
-    """Factor and diagonal in whole panels, at the largest rank there can be."""
+def _factor_on_disk(triangle: Triangle, rank: int) -> int:
+    """Factor and diagonal in whole panels."""
     rows = triangle.per_side * min(triangle.side, triangle.n)
-    return rows * (triangle.n + 1) * _FLOAT32 + 2 * triangle.per_side * _DISK_PER_TASK
+    return rows * (rank + 1) * FLOAT32 + 2 * triangle.per_side * DISK_PER_TASK

@@ -7,27 +7,30 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
+from pipeline.advice import forecast_lines, signal_advice
 from pipeline.budget import (
     check_may_create,
     configured_budget,
     existing_account,
+    existing_ledger,
     ledger_exists,
     request_for,
 )
 from pipeline.config import Config
 from pipeline.errors import BudgetRefused
-from pipeline.ledger import Account, Forecast, Ledger, Request, State
+from pipeline.ledger import Account, Forecast, Request, State
 from pipeline.ledger import forecast as forecast_spend
-from pipeline.plan import ReleasePlan, show_bytes
-from pipeline.run import plan_for, prepare_run
-from pipeline.sources import known_gallery, source_shape
+from pipeline.plan import GramPlan, show_bytes
+from pipeline.plan_scores import ScoresPlan
+from pipeline.run import configured_queries, plan_for, prepare_run
+from pipeline.sources import latest_gallery, source_shape
 
 
 @dataclass(frozen=True)
 class Preview:
     """A plan and what it would do to the ledger."""
 
-    plan: ReleasePlan
+    plan: GramPlan | ScoresPlan
     spend: Forecast
     ledger_found: bool
     state: State | None
@@ -39,8 +42,10 @@ class Preview:
         """Everything, for a machine."""
         plan, mechanism = self.plan, self.plan.mechanism
         return {
+            "regime": mechanism.regime,
             "n": mechanism.n,
             "d": mechanism.d,
+            "m": mechanism.m,
             "sigma": mechanism.sigma,
             "grid_exponent": mechanism.grid_exponent,
             "guarantee": asdict(mechanism.guarantee),
@@ -50,8 +55,8 @@ class Preview:
                 "carries_signal": plan.forecast.carries_signal,
                 "advice": signal_advice(plan),
             },
-            "block_side": plan.triangle.side,
-            "blocks": plan.triangle.count,
+            "block_side": plan.geometry.shape[1],
+            "blocks": plan.geometry.count,
             "tasks": plan.tasks,
             "disk_bytes": plan.disk_bytes,
             "peak_worker_bytes": plan.peak_worker_bytes,
@@ -106,10 +111,15 @@ class Preview:
 
 
 def preview(config: Config) -> Preview:
-    """Plan a configuration and ask the ledger, reading headers only and writing nothing."""
+    """Plan a configuration and ask the ledger; nothing is written.
+
+    Of the gallery the header is read and nothing else. Queries are public, and read: the noise of a
+    joint release depends on them.
+    """
     n, d = source_shape(config)
-    plan = plan_for(config, n, d)
-    gallery = known_gallery(config)
+    plan = plan_for(config, n, d, configured_queries(config, d))
+    # What was spent is spent whatever became of the source since, so the newest gallery answers.
+    gallery = latest_gallery(config)
     account = existing_account(config, gallery) if gallery is not None else None
     request = request_for(plan.mechanism)
     if account is None or gallery is None:
@@ -117,7 +127,9 @@ def preview(config: Config) -> Preview:
         refusal = _refusal(spend, lambda: check_may_create(config, gallery))
         return Preview(plan, spend, ledger_exists(config), None, refusal)
     spend = forecast_spend(account.budget, account.spent, request)
-    entry = account.find(prepare_run(config, gallery).release_id)
+    run = prepare_run(config, gallery)
+    run.folder.check_settings(run.settings)
+    entry = account.find(run.release_id)
     if entry is not None:
         refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
         return Preview(plan, spend, True, entry.state, refusal)
@@ -140,31 +152,13 @@ def _check_account(config: Config, account: Account, request: Request) -> None:
             f"the account was opened with a budget of {account.budget}, the configuration says "
             f"{configured_budget(config)}"
         )
-    Ledger.open(config.ledger.url).forecast(account.lineage, request)
+    existing_ledger(config).forecast(account.lineage, request)
 
 
-def signal_advice(plan: ReleasePlan) -> str | None:
-    """Where the noise would bury everything: plain words, and what would change it."""
-    forecast, guarantee = plan.forecast, plan.mechanism.guarantee
-    if forecast.carries_signal:
-        return None
-    advice = (
-        "This release would carry no recoverable signal: a component would need "
-        f"{forecast.recoverable_share:.2f} times the whole trace to stand out of the noise. "
-        f"At delta {guarantee.delta:g} and adjacency {guarantee.adjacency} signal becomes "
-        f"possible above epsilon {forecast.epsilon_for_signal:.3g}; at epsilon "
-        f"{guarantee.epsilon:g} it does under adjacency shift with a radius below "
-        f"{forecast.shift_radius_for_signal:.3g}"
-    )
-    if guarantee.adjacency.kind == "record" and plan.mechanism.score_range.width > 1:
-        advice += ", or with score_range: [0, 1] at a lower epsilon if all similarities lie there"
-    return advice + "."
-
-
-def _guarantee_lines(plan: ReleasePlan) -> list[str]:
+def _guarantee_lines(plan: GramPlan | ScoresPlan) -> list[str]:
     mechanism, guarantee = plan.mechanism, plan.mechanism.guarantee
     lines = [
-        f"gram of {mechanism.n} records of {mechanism.d} features, projection {plan.method}",
+        _heading(plan),
         f"guarantee: epsilon {guarantee.epsilon:g} at delta {guarantee.delta:g}, adjacency "
         f"{guarantee.adjacency} (mu {guarantee.mu:.4g})",
         f"sensitivity: {guarantee.sensitivity.value:.6g}; {guarantee.sensitivity.derivation}",
@@ -179,22 +173,24 @@ def _guarantee_lines(plan: ReleasePlan) -> list[str]:
     return lines
 
 
-def _forecast_lines(plan: ReleasePlan) -> list[str]:
-    forecast = plan.forecast
-    lines = [
-        f"forecast: noise of {forecast.sigma:.4g} on each similarity; noise edge 2*sigma*sqrt(n) = "
-        f"{forecast.noise_edge:.4g}",
-        "a component is recoverable when it carries more than "
-        f"{forecast.recoverable_share:.3g} of the trace (sigma/sqrt(n))",
-    ]
+def _forecast_lines(plan: GramPlan | ScoresPlan) -> list[str]:
     advice = signal_advice(plan)
-    return lines if advice is None else [*lines, f"WARNING: {advice}"]
+    warning = [] if advice is None else [f"WARNING: {advice}"]
+    return forecast_lines(plan) + warning
 
 
-def _work_lines(plan: ReleasePlan) -> list[str]:
-    triangle = plan.triangle
+def _heading(plan: GramPlan | ScoresPlan) -> str:
+    records = f"{plan.mechanism.n} records of {plan.mechanism.d} features"
+    if isinstance(plan, GramPlan):
+        return f"gram of {records}, projection {plan.method}"
+    words = "public query" if plan.rectangle.m == 1 else "public queries"
+    return f"scores of {plan.rectangle.m} {words} against {records}, clipped to their range"
+
+
+def _work_lines(plan: GramPlan | ScoresPlan) -> list[str]:
+    count, (rows, columns) = plan.geometry.count, plan.geometry.shape
     lines = [
-        f"work: {triangle.count} blocks of {triangle.side} x {triangle.side}, {plan.tasks} tasks, "
+        f"work: {count} blocks of {rows} x {columns}, {plan.tasks} tasks, "
         f"{show_bytes(plan.disk_bytes)} on disk, at most {show_bytes(plan.peak_worker_bytes)} on "
         "one worker"
     ]

@@ -22,9 +22,10 @@ from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
 from pipeline import arrays
-from pipeline.blocks import Triangle, read_block
+from pipeline.blocks import read_block
 from pipeline.durable import sync_folder, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.geometry import Triangle
 from scoreshield.manifest import ArrayRecord, PostProcessing, describe_projection
 from scoreshield.projection import DenseOperator, Projection, project
 from scoreshield.projection.certificate import smallest_eigenvalue_bound
@@ -103,6 +104,7 @@ def project_task(job: ProjectJob, index: int = 0) -> ProjectionSummary:
             max_iterations=job.max_iterations,
             rank=job.rank,
             progress=_report,
+            form="dense",
         )
     return save_projection(Path(job.target), projection, job.triangle.side)
 
@@ -125,18 +127,35 @@ def save_projection(target: Path, projection: Projection, side: int) -> Projecti
             f"method {projection.method!r} makes no factor, there is nothing to store"
         )
     factor, diagonal = released_factor(projection.factor)
+    folder = begin_projection(target, factor.shape, side)
+    arrays.open_for_writing(folder / STORE, "factor")[...] = factor
+    arrays.open_for_writing(folder / STORE, "diagonal")[...] = diagonal
+    described = describe_projection(_certified_as_stored(projection, factor, diagonal))
+    return finish_projection(folder, target, described)
+
+
+def begin_projection(target: Path, shape: tuple[int, int], side: int) -> Path:
+    """A folder beside ``target`` with empty arrays for a factor of that shape and its diagonal.
+
+    What attempts that ended early have left is removed.
+    """
     _sweep_unfinished(target)
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    arrays.create_group(folder / STORE)
+    rows = min(side, shape[0])
+    arrays.create_array(folder / STORE, "factor", shape, (rows, shape[1]))
+    arrays.create_array(folder / STORE, "diagonal", shape[:1], (rows,))
+    return folder
+
+
+def finish_projection(
+    folder: Path, target: Path, post_processing: PostProcessing
+) -> ProjectionSummary:
+    """Make a folder with both arrays written durable, add its summary and give it its name."""
     store = folder / STORE
-    arrays.create_group(store)
-    for name, values in (("factor", factor), ("diagonal", diagonal)):
-        arrays.create_array(store, name, values.shape, side)
-        arrays.open_for_writing(store, name)[...] = values
     arrays.sync_tree(store, file_mode=0o600, folder_mode=0o700)
     summary = ProjectionSummary(
-        describe_projection(_certified_as_stored(projection, factor, diagonal)),
-        _record(store, "factor"),
-        _record(store, "diagonal"),
+        post_processing, _record(store, "factor"), _record(store, "diagonal")
     )
     write_atomically(folder / _SUMMARY, _to_json(summary))
     return _take_name(folder, target, summary)
@@ -184,9 +203,12 @@ def _record(store: Path, name: str) -> ArrayRecord:
 
 
 def describe_array(array: Any) -> ArrayRecord:
-    """Shape, type and digest of a stored array."""
+    """Shape, chunks, type and digest of a stored array."""
     return ArrayRecord(
-        shape=tuple(array.shape), dtype=str(array.dtype), sha256=arrays.array_digest(array)
+        shape=tuple(array.shape),
+        chunks=tuple(array.chunks),
+        dtype=str(array.dtype),
+        sha256=arrays.array_digest(array),
     )
 
 

@@ -18,9 +18,10 @@ import zarr
 from numpy.typing import NDArray
 
 from pipeline import arrays
-from pipeline.blocks import Triangle, read_block
+from pipeline.blocks import read_block
 from pipeline.durable import sync_folder, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.geometry import Triangle
 from pipeline.project import STORE as PROJECTION_STORE
 from pipeline.project import describe_array
 from scoreshield.manifest import ArrayRecord, Manifest, to_json
@@ -55,7 +56,7 @@ class PublishJob:
     @property
     def store(self) -> Path:
         """Path of the release's Zarr group."""
-        return Path(self.directory) / STORE
+        return store_of(self.directory)
 
 
 def prepare_release(job: PublishJob) -> None:
@@ -68,15 +69,31 @@ def prepare_release(job: PublishJob) -> None:
         can't be made.
     """
     _check_arrays(job)
-    _clear(Path(job.directory))
-    arrays.create_group(job.store)
-    n, side = job.triangle.n, job.triangle.side
+    start_release(job.directory)
+    n, rows = job.triangle.n, min(job.triangle.side, job.triangle.n)
     if "factor" in job.arrays:
         columns = _projected(job, "factor").shape[1]
-        arrays.create_array(job.store, "factor", (n, columns), side)
-        arrays.create_array(job.store, "diagonal", (n,), side)
+        arrays.create_array(job.store, "factor", (n, columns), (rows, columns))
+        arrays.create_array(job.store, "diagonal", (n,), (rows,))
     if "gram" in job.arrays:
-        arrays.create_array(job.store, "gram", (n, n), side)
+        arrays.create_array(job.store, "gram", (n, n), (rows, rows))
+
+
+def start_release(directory: str) -> None:
+    """Make a release directory with an empty store; an interrupted publication is cleared.
+
+    Raises
+    ------
+    ConfigurationError
+        The directory holds a finished release or foreign files.
+    """
+    _clear(Path(directory))
+    arrays.create_group(store_of(directory))
+
+
+def store_of(directory: str | Path) -> Path:
+    """The Zarr group of a release directory."""
+    return Path(directory) / STORE
 
 
 def publish_panel(job: PublishJob, index: int) -> int:
@@ -168,21 +185,31 @@ def _check_arrays(job: PublishJob) -> None:
         _projected(job, "factor")
 
 
-def _clear(folder: Path) -> None:
-    """Empty a release directory that was interrupted, and nothing else."""
+def check_directory(folder: Path) -> None:
+    """Refuse a release directory that holds a finished release, or what is none of ours.
+
+    Raises
+    ------
+    ConfigurationError
+        The first thing in the way is named.
+    """
     _refuse_finished(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    ours = {STORE}
     foreign = sorted(
         entry.name
-        for entry in folder.iterdir()
-        if entry.name not in ours and not entry.name.startswith(f".{MANIFEST}.")
+        for entry in (folder.iterdir() if folder.exists() else ())
+        if entry.name != STORE and not entry.name.startswith(f".{MANIFEST}.")
     )
     if foreign:
         raise ConfigurationError(
             f"{folder} holds {foreign[0]!r}, which no interrupted publication leaves; "
             "move it away or choose another output folder"
         )
+
+
+def _clear(folder: Path) -> None:
+    """Empty a release directory that was interrupted, and nothing else."""
+    check_directory(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)

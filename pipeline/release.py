@@ -2,7 +2,8 @@
 
 Order is the guarantee: budget is reserved before the key is made; the key is bound to the gallery
 and recorded before the first noise bit; the manifest is written after every array; the ledger
-commits after the manifest; the key is destroyed last.
+commits after the manifest; the key is destroyed last. Test mode takes the same way without the
+ledger, and everything it makes says NOT PRIVATE.
 """
 
 from __future__ import annotations
@@ -18,21 +19,47 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.budget import existing_account, open_ledger, request_for
+from pipeline.budget import (
+    existing_account,
+    existing_ledger,
+    open_ledger,
+    recognised,
+    request_for,
+)
 from pipeline.config import Config
 from pipeline.durable import make_private
 from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import content_digest
-from pipeline.keyfile import check_binding, commitment, create_key, destroy_key
+from pipeline.key_source import derive_key, read_secret, unsafe_key
+from pipeline.keyfile import (
+    bound_message,
+    check_binding,
+    commitment,
+    commitment_of,
+    create_key,
+    destroy_key,
+    read_key,
+    store_key,
+)
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.open import open_release
 from pipeline.plan import check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
-from pipeline.publish import STORE, describe_arrays, finish
-from pipeline.run import Run, first_difference, free_disk, prepare_run, run_settings
-from pipeline.signing import load_or_create_signing_key, sign
-from pipeline.sources import latest_gallery, prepare_gallery
+from pipeline.publish import MANIFEST, STORE, check_directory, describe_arrays, finish
+from pipeline.record import Timings, write_record
+from pipeline.run import (
+    Run,
+    RunFolder,
+    configured_queries,
+    first_difference,
+    free_disk,
+    prepare_run,
+    prepare_test_run,
+)
+from pipeline.signing import load_or_create_signing_key, public_key, sign
+from pipeline.sources import latest_gallery, prepare_gallery, source_shape
 from scoreshield.manifest import (
+    Composition,
     Manifest,
     NoisyRecord,
     PostProcessing,
@@ -64,38 +91,64 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """For a machine."""
+        signature = self.manifest.signature
         return {
             "release_id": self.manifest.release_id,
+            "private": self.manifest.private,
+            "not_private_reason": self.manifest.not_private_reason,
             "path": str(self.path),
             "newly_released": self.newly,
             "epsilon": self.manifest.privacy.epsilon,
             "delta": self.manifest.privacy.delta,
             "method": self.manifest.post_processing.method,
             "converged": self.manifest.post_processing.converged,
+            "public_key": None if signature is None else signature.public_key,
         }
 
     def to_text(self) -> str:
         """For a person."""
         privacy, projection = self.manifest.privacy, self.manifest.post_processing
+        shape = self.manifest.shape
+        made = (
+            f"projection {projection.method}, {projection.iterations} iterations"
+            if shape.m is None
+            else f"{shape.m} x {shape.n} scores, clipped to their range"
+        )
         lead = "released" if self.newly else "already released, nothing was spent"
         lines = [
             f"{lead}: {self.path}",
             f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, "
             f"adjacency {privacy.adjacency}",
-            f"projection {projection.method}, {projection.iterations} iterations",
+            made,
         ]
+        if not self.manifest.private:
+            lines.insert(0, f"NOT PRIVATE: {self.manifest.not_private_reason}")
         if not projection.converged:
             lines.append(
                 "WARNING: the projection stopped before it reached its tolerance; the release is "
                 "valid, and projection.max_iterations is where to allow it more"
+            )
+        if shape.m is None and projection.rank == 0:
+            lines.append(
+                "WARNING: nothing rose above the noise, so the released matrix is the identity"
+            )
+        elif self.manifest.forecast is not None and not self.manifest.forecast.carries_signal:
+            lines.append(
+                "WARNING: no component of the gallery could be told from the noise; 'scoreshield "
+                "plan' says what would change that"
             )
         if not projection.feasible:
             lines.append("WARNING: entries are clipped only; the matrix need not be PSD")
         return "\n".join([*lines, f"read about it: scoreshield show {self.path}"])
 
 
-def release(config: Config, reporter: Reporter) -> Outcome:
+def release(config: Config, reporter: Reporter, unsafe_seed: int | None = None) -> Outcome:
     """Make the configured release, resume it, or report it where it is finished.
+
+    Parameters
+    ----------
+    unsafe_seed : makes a release in test mode, for demonstrations that anybody can repeat: its
+        noise follows from this seed, nothing is asked of the ledger, and it is NOT PRIVATE
 
     Raises
     ------
@@ -104,14 +157,22 @@ def release(config: Config, reporter: Reporter) -> Outcome:
     """
     try:
         make_private(config.private)
+        if config.regime == "scores":
+            # Queries that can't be used are found out before a large gallery is ingested.
+            configured_queries(config, source_shape(config)[1])
         gallery = prepare_gallery(config, reporter)
-        run = prepare_run(config, gallery)
-        with run.folder.locked(), _logged(run, reporter) as tee:
-            run.folder.check_settings(run_settings(config, gallery))
+        run = (
+            prepare_run(config, recognised(config, gallery))
+            if unsafe_seed is None
+            else prepare_test_run(config, gallery, unsafe_seed)
+        )
+        timings = Timings()
+        with run.folder.locked(), _logged(run, reporter, timings) as tee:
+            run.folder.check_settings(run.settings)
             newly = not run.published
             if newly:
                 _make(run, tee)
-            return _conclude(run, newly)
+            return _conclude(run, newly, timings)
     except OSError as error:
         raise RunFailed(
             f"{error}; finished work is kept: put this right (disk space, permissions) and run "
@@ -119,30 +180,56 @@ def release(config: Config, reporter: Reporter) -> Outcome:
         ) from error
 
 
-def abandon(config: Config) -> Account:
+def abandon(config: Config, release_id: str | None = None) -> Account:
     """Give up an unfinished release: its budget stays spent, its key and noise are destroyed.
+
+    Parameters
+    ----------
+    release_id : names a run whose source or settings have changed since, so that the
+        configuration no longer leads to it; None for the release of the configuration
 
     Raises
     ------
     BudgetRefused
-        Nothing was reserved under this configuration, or the release is published.
+        Nothing was reserved under that name, or the release is published.
     """
+    lineage, folder, published = (
+        _configured_run(config) if release_id is None else _recorded_run(config, release_id)
+    )
+    ledger = existing_ledger(config)
+    with folder.locked():
+        if (published / MANIFEST).exists():
+            raise BudgetRefused(f"{published} is published and can't be abandoned any more")
+        ledger.abandon(lineage, folder.path.name)
+        destroy_key(folder.key_file)
+        folder.discard_noise()
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+        _remove_unfinished(published)
+    return ledger.account(lineage)
+
+
+def _configured_run(config: Config) -> tuple[str, RunFolder, Path]:
+    """Lineage, run folder and release folder of a configuration's run."""
     gallery = latest_gallery(config)
     if gallery is None:
         raise BudgetRefused(
             "this configuration's source was never ingested, so nothing is reserved"
         )
     run = prepare_run(config, gallery)
-    ledger = Ledger.open(config.ledger.url)
-    with run.folder.locked():
-        if run.published:
-            raise BudgetRefused(f"{run.release} is published and can't be abandoned any more")
-        ledger.abandon(gallery.lineage, run.release_id)
-        destroy_key(run.folder.key_file)
-        run.folder.discard_noise()
-        shutil.rmtree(run.folder.scratch, ignore_errors=True)
-        _remove_unfinished(run.release)
-    return ledger.account(gallery.lineage)
+    return gallery.lineage, run.folder, run.release
+
+
+def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Path]:
+    """The same for a run named by its release, from its own record."""
+    folder = RunFolder(config.private / "runs" / release_id)
+    named = Path(release_id).name == release_id
+    settings = folder.load_settings() if named else None
+    if settings is None:
+        raise BudgetRefused(
+            f"no run of that name was started: {folder.path} holds no record. 'scoreshield ledger "
+            "show CONFIG' lists the releases of this gallery"
+        )
+    return str(settings["lineage"]), folder, config.output / release_id
 
 
 def _make(run: Run, reporter: Reporter) -> None:
@@ -150,22 +237,37 @@ def _make(run: Run, reporter: Reporter) -> None:
     _check_output(run)
     _check_fits(run)
     digest = content_digest(run.gallery)
-    ledger = open_ledger(run.config, run.gallery, digest)
-    entry = ledger.reserve(run.gallery.lineage, run.release_id, request_for(run.mechanism))
-    reporter.note("reserved", release=run.release_id, epsilon=entry.request.epsilon)
-    _secure_key(run, ledger, entry, digest)
-    run.folder.record_start(run_settings(run.config, run.gallery), digest)
+    _check_started_on(run, digest)
+    if run.unsafe_seed is None:
+        key_commitment = _spend(run, digest, reporter)
+    else:
+        reporter.note("NOT PRIVATE", release=run.release_id, reason=_not_private_reason(run))
+        key_commitment = _secure_test_key(run, run.unsafe_seed, run.bound_content(digest))
+    run.folder.record_start(run.settings, digest)
 
     from pipeline import stages
     from pipeline.cluster import open_cluster
 
     with open_cluster(run.config.cluster, run.folder.scratch) as client:
-        noisy = stages.perturb(run, client, reporter)
+        noisy = stages.perturb(run, client, reporter, key_commitment)
         _check_unchanged(run, digest)
         post_processing = stages.project(run, client, reporter)
         stages.publish(run, client, reporter)
-    manifest = _describe(run, ledger.account(run.gallery.lineage), noisy, post_processing)
+    manifest = _describe(run, noisy, post_processing)
     finish(run.release, sign(manifest, load_or_create_signing_key(run.config.private)))
+
+
+def _spend(run: Run, digest: bytes, reporter: Reporter) -> str:
+    """Reserve the budget, then secure the key: in this order, and both before the first noise.
+
+    Returns the commitment of the key that every task must find.
+    """
+    # A secret that can't be read is found out before anything is spent.
+    secret = read_secret(run.config.secret) if run.config.secret.named else None
+    ledger = open_ledger(run.config, run.gallery, digest)
+    entry = ledger.reserve(run.gallery.lineage, run.release_id, request_for(run.mechanism))
+    reporter.note("reserved", release=run.release_id, epsilon=entry.request.epsilon)
+    return _secure_key(run, ledger, entry, run.bound_content(digest), secret)
 
 
 def _check_output(run: Run) -> None:
@@ -174,6 +276,7 @@ def _check_output(run: Run) -> None:
         run.config.output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=run.config.output):
             pass
+        check_directory(run.release)
     except OSError as error:
         raise ConfigurationError(
             f"output: nothing can be written in {run.config.output} ({error.strerror}); name "
@@ -211,22 +314,34 @@ def _check_unchanged(run: Run, digest: bytes) -> None:
     )
 
 
-def _conclude(run: Run, newly: bool) -> Outcome:
+def _conclude(run: Run, newly: bool, timings: Timings) -> Outcome:
     """Commit the spend and destroy the key, also where an earlier attempt got no further."""
-    manifest = open_release(run.release).manifest
+    curator = public_key(load_or_create_signing_key(run.config.private))
+    manifest = open_release(run.release, verify_key=curator).manifest
     _check_same_release(run, manifest)
-    if not newly and not run.folder.started_on(content_digest(run.gallery)):
-        raise IntegrityFailure(
-            f"{run.release} was made from other content than {run.gallery.path} holds now, and a "
-            "release never changes. Restore the gallery, or release it as it is now under another "
-            "name ('release:')"
-        )
-    if newly or _unsettled(run):
-        Ledger.open(run.config.ledger.url).commit(run.gallery.lineage, run.release_id)
+    if not newly:
+        _check_started_on(run, content_digest(run.gallery))
+    if run.unsafe_seed is not None:
         destroy_key(run.folder.key_file)
+    elif newly or _unsettled(run):
+        existing_ledger(run.config).commit(run.gallery.lineage, run.release_id)
+        destroy_key(run.folder.key_file)
+    if newly or not run.folder.finished_record.exists():
+        write_record(run, manifest, timings if newly else None)
     shutil.rmtree(run.folder.projection, ignore_errors=True)
     shutil.rmtree(run.folder.scratch, ignore_errors=True)
     return Outcome(run.release, newly, manifest)
+
+
+def _check_started_on(run: Run, digest: bytes) -> None:
+    """A release is made from one content, also where it is made or settled in several attempts."""
+    if not run.folder.started_on(digest):
+        raise IntegrityFailure(
+            f"release {run.release_id} was started on other content than {run.gallery.path} holds "
+            "now, and a release never changes. Restore the gallery, or give the release up "
+            "('scoreshield ledger abandon') and release it as it is now under another name "
+            "('release:')"
+        )
 
 
 def _unsettled(run: Run) -> bool:
@@ -243,9 +358,12 @@ def _check_same_release(run: Run, manifest: Manifest) -> None:
     privacy, mechanism = run.config.privacy, run.mechanism
     composition = manifest.composition
     found = {
+        "release_id": manifest.release_id,
+        "not_private_reason": manifest.not_private_reason,
         "lineage": composition.lineage if composition is not None else None,
         "n": manifest.shape.n,
         "d": manifest.shape.d,
+        "queries_sha256": manifest.queries_sha256,
         "privacy": {
             "epsilon": manifest.privacy.epsilon,
             "delta": manifest.privacy.delta,
@@ -257,9 +375,12 @@ def _check_same_release(run: Run, manifest: Manifest) -> None:
         "arrays": sorted(manifest.arrays.keys() - {"diagonal"}),
     }
     expected = {
-        "lineage": run.gallery.lineage,
+        "release_id": run.release_id,
+        "not_private_reason": _not_private_reason(run),
+        "lineage": run.gallery.lineage if run.unsafe_seed is None else None,
         "n": run.gallery.n,
         "d": run.gallery.d,
+        "queries_sha256": None if run.queries is None else run.queries.sha256,
         "privacy": {
             "epsilon": privacy.epsilon,
             "delta": privacy.delta,
@@ -286,8 +407,10 @@ def _remove_unfinished(folder: Path) -> None:
         folder.rmdir()
 
 
-def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes) -> None:
+def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: bytes | None) -> str:
     """Make the key once, or check that it is the one this run was started with.
+
+    Returns its commitment, as the ledger has it.
 
     Raises
     ------
@@ -297,10 +420,15 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes) -> None:
     key_file = run.folder.key_file
     if entry.state == "committed" and not key_file.exists():
         # Published before and lost since: intact noisy blocks are enough to publish them again.
-        return
+        return entry.key_commitment or ""
     if key_file.exists():
         check_binding(key_file, digest, run.release_id, run.mechanism)
+    elif secret is not None:
+        _store_derived_key(run, entry, digest, secret)
     elif entry.key_commitment is None:
+        # Blocks of a key that this ledger never saw must not be taken for this one's.
+        run.folder.discard_noise()
+        make_private(run.folder.receipts)
         create_key(key_file, digest, run.release_id, run.mechanism)
     else:
         raise IntegrityFailure(
@@ -308,15 +436,63 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes) -> None:
             "same gallery would average out with noise already made. Restore the file, or give the "
             "release up with 'scoreshield ledger abandon CONFIG' and release under another name"
         )
-    ledger.commit_key(run.gallery.lineage, run.release_id, commitment(key_file))
+    found = commitment(key_file)
+    ledger.commit_key(run.gallery.lineage, run.release_id, found)
+    return found
 
 
-def _describe(
-    run: Run, account: Account, noisy: NoisyRecord, post_processing: PostProcessing
-) -> Manifest:
-    names = [entry.release_id for entry in account.entries]
-    earlier = account.entries[: names.index(run.release_id)]
-    own = account.entries[len(earlier)]
+def _store_derived_key(run: Run, entry: Entry, digest: bytes, secret: bytes) -> None:
+    """Derive the key from the operator's secret; where its file was lost, it is the same again.
+
+    Raises
+    ------
+    IntegrityFailure
+        The release had another key: the secret, the gallery or a setting is not what it was.
+    """
+    bound_to = bound_message(digest, run.release_id, run.mechanism)
+    key = derive_key(secret, run.gallery.lineage, bound_to)
+    if entry.key_commitment not in (None, commitment_of(key)):
+        raise IntegrityFailure(
+            f"release {run.release_id} was started with another key than its secret, gallery and "
+            "settings give now, and two noises on one gallery average out. Restore what it was "
+            "started with, or give the release up with 'scoreshield ledger abandon CONFIG' and "
+            "release under another name"
+        )
+    store_key(run.folder.key_file, key, digest, run.release_id, run.mechanism)
+
+
+def _secure_test_key(run: Run, seed: int, digest: bytes) -> str:
+    """Store the key of test mode, from its seed alone; returns its commitment.
+
+    Raises
+    ------
+    IntegrityFailure
+        The folder holds another key: a run that this one must not touch, or another gallery.
+    """
+    key_file = run.folder.key_file
+    key = unsafe_key(seed, bound_message(digest, run.release_id, run.mechanism))
+    if not key_file.exists():
+        store_key(key_file, key, digest, run.release_id, run.mechanism)
+    if read_key(key_file) != key:
+        raise IntegrityFailure(
+            f"{run.folder.path} holds the key of another run, or of another gallery, than this "
+            "seed gives; remove that folder if nothing depends on it, or give the release another "
+            "name ('release:')"
+        )
+    return commitment_of(key)
+
+
+def _not_private_reason(run: Run) -> str | None:
+    """What test mode says of its result; None for a real release."""
+    if run.unsafe_seed is None:
+        return None
+    return (
+        f"made in test mode with --unsafe-seed {run.unsafe_seed}, so anybody can recompute its "
+        "noise and take it off again; no budget was spent and no ledger knows of it"
+    )
+
+
+def _describe(run: Run, noisy: NoisyRecord, post_processing: PostProcessing) -> Manifest:
     return build_manifest(
         run.mechanism,
         post_processing,
@@ -325,18 +501,29 @@ def _describe(
         software={"python": platform.python_version(), **installed_versions(*_SOFTWARE)},
         arrays=describe_arrays(run.release),
         noisy=noisy,
-        composition=describe_composition(
-            account.lineage,
-            account.budget.epsilon,
-            account.budget.delta,
-            sum((entry.spend for entry in earlier), start=0 * own.spend),
-            own.spend,
-        ),
+        composition=_composition(run) if run.unsafe_seed is None else None,
+        queries_sha256=None if run.queries is None else run.queries.sha256,
+        not_private_reason=_not_private_reason(run),
+    )
+
+
+def _composition(run: Run) -> Composition:
+    """What the gallery's releases have spent, before and with this one."""
+    account = existing_ledger(run.config).account(run.gallery.lineage)
+    names = [entry.release_id for entry in account.entries]
+    earlier = account.entries[: names.index(run.release_id)]
+    own = account.entries[len(earlier)]
+    return describe_composition(
+        account.lineage,
+        account.budget.epsilon,
+        account.budget.delta,
+        sum((entry.spend for entry in earlier), start=0 * own.spend),
+        own.spend,
     )
 
 
 @contextmanager
-def _logged(run: Run, reporter: Reporter) -> Iterator[Reporter]:
-    """Report to the run's own log as well."""
+def _logged(run: Run, reporter: Reporter, timings: Timings) -> Iterator[Reporter]:
+    """Report to the run's own log and to its record as well."""
     with run.folder.log.open("a", encoding="utf-8") as file:
-        yield Tee(reporter, JsonLines(file))
+        yield Tee(reporter, JsonLines(file), timings)

@@ -12,19 +12,24 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Config
+from pipeline.config import NOT_PRIVATE_SUFFIX, Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery import Gallery
-from pipeline.plan import ReleasePlan, plan_release
+from pipeline.gallery import Gallery, is_gallery
+from pipeline.plan import GramPlan, plan_release
+from pipeline.plan_scores import ScoresPlan, plan_scores
 from pipeline.publish import MANIFEST
+from pipeline.queries import Queries, load_queries
+from scoreshield.errors import InputRejected
 from scoreshield.mechanism import Mechanism, calibrate_gram
+from scoreshield.prepared import scores_mechanism
 
 _CONTENT = "content_sha256"
+_SEED = "unsafe_seed"
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class RunFolder:
     def record(self) -> Path:
         """The settings the run was started with."""
         return self.path / "run.json"
+
+    @property
+    def finished_record(self) -> Path:
+        """What the curator keeps of the finished run (:mod:`pipeline.record`)."""
+        return self.path / "run-record.json"
 
     @property
     def key_file(self) -> Path:
@@ -57,6 +67,11 @@ class RunFolder:
     def projection(self) -> Path:
         """The finished projection, until it is published."""
         return self.path / "projection"
+
+    @property
+    def solver(self) -> Path:
+        """Panels and checkpoints of a blockwise projection, until it is finished."""
+        return self.path / "solver"
 
     @property
     def log(self) -> Path:
@@ -137,12 +152,16 @@ class RunFolder:
 
     def started_on(self, content: bytes) -> bool:
         """Whether the gallery is the one the run was started on, as far as is recorded."""
-        record = self._load_record() or {}
-        return record.get(_CONTENT) in (None, content.hex())
+        return self.recorded_content() in (None, content.hex())
+
+    def recorded_content(self) -> str | None:
+        """The recorded digest of the gallery, in hexadecimal; as private as the gallery."""
+        found: str | None = (self._load_record() or {}).get(_CONTENT)
+        return found
 
     def discard_noise(self) -> None:
         """Remove the noisy blocks and what was made of them."""
-        for folder in (self.receipts, self.store, self.projection):
+        for folder in (self.receipts, self.store, self.projection, self.solver):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _load_record(self) -> dict[str, Any] | None:
@@ -163,15 +182,34 @@ class Run:
 
     config: Config
     gallery: Gallery
-    plan: ReleasePlan
+    plan: GramPlan | ScoresPlan
     release_id: str
     folder: RunFolder
     release: Path
+    unsafe_seed: int | None = None
+    """The seed of a run in test mode, whose release is NOT PRIVATE; None for every other run."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What this run is recorded to have been started with."""
+        settings = run_settings(self.config, self.gallery, self.queries)
+        return settings if self.unsafe_seed is None else {**settings, _SEED: self.unsafe_seed}
+
+    @property
+    def queries(self) -> Queries | None:
+        """The public queries; None in regime gram."""
+        return self.plan.queries if isinstance(self.plan, ScoresPlan) else None
 
     @property
     def mechanism(self) -> Mechanism:
         """The calibrated mechanism."""
         return self.plan.mechanism
+
+    def bound_content(self, gallery_digest: bytes) -> bytes:
+        """What the release key is bound to besides the settings: the gallery, and the queries."""
+        if self.queries is None:
+            return gallery_digest
+        return hashlib.sha256(gallery_digest + bytes.fromhex(self.queries.sha256)).digest()
 
     @property
     def published(self) -> bool:
@@ -180,43 +218,120 @@ class Run:
 
 
 def prepare_run(config: Config, gallery: Gallery) -> Run:
-    """Fix a run's plan, name and places; nothing is written."""
-    settings = run_settings(config, gallery)
+    """Fix a run's plan, name and places; nothing is written.
+
+    Raises
+    ------
+    InputRejected
+        The queries of regime scores can't be read or used.
+    """
+    queries = configured_queries(config, gallery.d)
+    settings = run_settings(config, gallery, queries)
     canonical = json.dumps(settings, sort_keys=True).encode()
     derived = f"{config.regime}-{hashlib.sha256(canonical).hexdigest()[:12]}"
     release_id = config.release or derived
     return Run(
         config,
         gallery,
-        plan_for(config, gallery.n, gallery.d),
+        plan_for(config, gallery.n, gallery.d, queries),
         release_id,
         RunFolder(config.private / "runs" / release_id),
         config.output / release_id,
     )
 
 
-def run_settings(config: Config, gallery: Gallery) -> dict[str, Any]:
+def prepare_test_run(config: Config, gallery: Gallery, seed: int) -> Run:
+    """A run in test mode: its own names and folder, so that no real run is ever mixed up with it.
+
+    Its derived name leaves out the lineage, which is random: the same source, settings and seed
+    give the same bits anywhere.
+    """
+    run = prepare_run(config, gallery)
+    settings = {**run.settings, "lineage": None, _SEED: seed}
+    canonical = json.dumps(settings, sort_keys=True).encode()
+    derived = f"{config.regime}-{hashlib.sha256(canonical).hexdigest()[:12]}"
+    release_id = f"{config.release or derived}{NOT_PRIVATE_SUFFIX}"
+    return replace(
+        run,
+        release_id=release_id,
+        folder=RunFolder(config.private / "test-runs" / release_id),
+        release=config.output / release_id,
+        unsafe_seed=seed,
+    )
+
+
+def run_settings(
+    config: Config, gallery: Gallery, queries: Queries | None = None
+) -> dict[str, Any]:
     """The settings that make a release what it is; places and machines are not among them."""
-    return {
+    settings = {
         "regime": config.regime,
         "lineage": gallery.lineage,
         "n": gallery.n,
         "d": gallery.d,
         "privacy": config.privacy.model_dump(mode="json"),
-        "projection": config.projection.model_dump(mode="json"),
         "arrays": sorted(config.arrays),
     }
+    if queries is None:
+        return {**settings, "projection": config.projection.model_dump(mode="json")}
+    return {**settings, "queries_sha256": queries.sha256}
 
 
-def plan_for(config: Config, n: int, d: int) -> ReleasePlan:
+def configured_queries(config: Config, d: int) -> Queries | None:
+    """The queries of a configuration for records of d features; None in regime gram.
+
+    Raises
+    ------
+    InputRejected
+        They can't be read or used, or lie in a gallery, which is private.
+    """
+    if config.queries is None:
+        return None
+    if is_gallery(config.queries) or is_gallery(config.queries.parent):
+        raise InputRejected(
+            f"queries {config.queries}: found a gallery, and galleries are private; expected "
+            "public embeddings, in a file that was never ingested"
+        )
+    return load_queries(config.queries, config.queries_key, d)
+
+
+def plan_for(
+    config: Config, n: int, d: int, queries: Queries | None = None
+) -> GramPlan | ScoresPlan:
     """The plan of a configuration for a gallery of n records of d features."""
-    return plan_release(
+    if queries is not None:
+        privacy = config.privacy
+        mechanism = scores_mechanism(
+            n,
+            queries.rows,
+            privacy.epsilon,
+            privacy.delta,
+            privacy.to_adjacency(),
+            privacy.to_score_range(),
+        )
+        return plan_scores(mechanism, queries, config.block_side, config.cluster.threads_per_worker)
+    plan = plan_release(
         calibrate(config, n, d),
         config.projection.method,
         config.arrays,
         config.block_side,
         config.cluster.threads_per_worker,
+        config.cluster.workers,
+        config.projection.form,
     )
+    _check_rank(config, plan)
+    return plan
+
+
+def _check_rank(config: Config, plan: GramPlan) -> None:
+    """Of the blockwise methods one alone takes a rank; found out before anything is spent."""
+    rank, method = config.projection.rank, config.projection.method
+    if plan.blockwise is not None and rank != "auto" and method != "aap":
+        raise ConfigurationError(
+            f"projection.rank is {rank}, but the blockwise form of method {method!r}, which "
+            f"{plan.triangle.n} records take, finds its own rank; leave rank out, or use method "
+            "'aap' for a truncated step"
+        )
 
 
 def calibrate(config: Config, n: int, d: int) -> Mechanism:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from scoreshield.forecast import clipped_errors
 from scoreshield.manifest import Manifest
+from scoreshield.sensitivity import ScoreRange
 
 
 def render_markdown(manifest: Manifest) -> str:
     """What is released, what it guarantees, how noisy it is, and how to read it, as Markdown."""
     sections = [
         _heading(manifest),
+        _without_signal(manifest),
         _guarantee(manifest),
         _noise(manifest),
         _forecast(manifest),
@@ -19,6 +22,16 @@ def render_markdown(manifest: Manifest) -> str:
         _provenance(manifest),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _without_signal(manifest: Manifest) -> str:
+    """What a reader must know before reading anything into such a release."""
+    if manifest.regime == "gram" and manifest.post_processing.rank == 0:
+        return (
+            "**Nothing rose above the noise: the released matrix is the identity and says nothing "
+            "about the records.**"
+        )
+    return ""
 
 
 def _heading(manifest: Manifest) -> str:
@@ -40,6 +53,12 @@ def _heading(manifest: Manifest) -> str:
 
 def _guarantee(manifest: Manifest) -> str:
     privacy = manifest.privacy
+    if not manifest.private:
+        return (
+            f"## Guarantee\n\n{privacy.statement}\n\nThe size of the noise is that of epsilon = "
+            f"{privacy.epsilon:.9g} at delta = {privacy.delta:.9g}, adjacency "
+            f"`{privacy.adjacency}`."
+        )
     return "\n".join(
         [
             "## Guarantee",
@@ -49,6 +68,7 @@ def _guarantee(manifest: Manifest) -> str:
             f"- epsilon = {privacy.epsilon:.9g}, delta = {privacy.delta:.9g} "
             f"(mu = {privacy.mu:.6g}), adjacency `{privacy.adjacency}`"
             + (f" with radius {privacy.radius:.9g}" if privacy.radius is not None else ""),
+            f"- {privacy.release_type}, {privacy.access_type.lower()}.",
             f"- Trust: {privacy.trust_assumptions}.",
             f"- Not protected: {privacy.unprotected_quantities}.",
         ]
@@ -68,12 +88,15 @@ def _noise(manifest: Manifest) -> str:
             "",
             f"- sensitivity {mechanism.sensitivity.value:.6g}: {mechanism.sensitivity.derivation}",
             f"- values before the cast were multiples of 2^{mechanism.grid_exponent}",
+            f"- key: {mechanism.key_stream}",
         ]
     )
 
 
 def _forecast(manifest: Manifest) -> str:
     forecast = manifest.forecast
+    if manifest.regime == "scores":
+        return _scores_forecast(manifest)
     if forecast is None:
         return ""
     if forecast.carries_signal:
@@ -92,10 +115,32 @@ def _forecast(manifest: Manifest) -> str:
     )
 
 
+def _scores_forecast(manifest: Manifest) -> str:
+    mechanism = manifest.mechanism
+    low, high = mechanism.score_range
+    middle, end = clipped_errors(mechanism.sigma, ScoreRange(low, high))
+    verdict = (
+        ""
+        if mechanism.sigma < (high - low) / 2
+        else " A single score tells less than its range does; only what many scores share can be "
+        "told from the noise."
+    )
+    return (
+        f"## What it can carry\n\nA clean score in the middle of [{low:g}, {high:g}] errs by "
+        f"{middle:.4g} (root mean square), one at an end by {end:.4g}. The mean of k scores of one "
+        f"query errs by about sigma/sqrt(k) before clipping.{verdict}"
+    )
+
+
 def _projection(manifest: Manifest) -> str:
     done = manifest.post_processing
     if manifest.regime == "scores":
-        return "## Post-processing\n\nScores were clipped to their range."
+        low, high = manifest.mechanism.score_range
+        return (
+            f"## Post-processing\n\nScores were clipped to [{low:g}, {high:g}], and nothing else "
+            "was done to them. Clipping lowers the error of every score; it draws in those near "
+            "an end of the range, so that means of scores are no longer unbiased."
+        )
     if not done.feasible:
         return (
             f"## Post-processing\n\nMethod `{done.method}`: entries clipped to [-1, 1] and nothing "
@@ -136,8 +181,10 @@ def _arrays(manifest: Manifest) -> str:
 
 
 def _reading(manifest: Manifest) -> str:
-    if manifest.regime != "gram" or not manifest.arrays:
+    if not manifest.arrays:
         return ""
+    if manifest.regime == "scores":
+        return _reading_scores()
     return "\n".join(
         [
             "## Reading it",
@@ -149,6 +196,23 @@ def _reading(manifest: Manifest) -> str:
             "release.rows(0, 10)           # similarities of the first ten records to all others",
             "indices, values = release.topk(10)",
             "release.to_dask()             # the whole matrix, lazily",
+            "```",
+        ]
+    )
+
+
+def _reading_scores() -> str:
+    return "\n".join(
+        [
+            "## Reading it",
+            "",
+            "```python",
+            "from pipeline import open_release",
+            "",
+            'release = open_release("PATH")',
+            "release.rows(0, 1)            # scores of the first query with all records",
+            "indices, values = release.topk(10)  # per query",
+            "release.to_dask()             # all scores (queries x records), lazily",
             "```",
         ]
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 import stat
 import tempfile
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -88,6 +89,37 @@ def check_signature(manifest: Manifest, expected_public_key: str | None = None) 
     return signature.public_key
 
 
+def read_public_key(named: str) -> str:
+    """A public key as a person names it: 64 hexadecimal digits, or a file of such or in PEM form.
+
+    Raises
+    ------
+    ConfigurationError
+        It is neither, or the file holds no Ed25519 public key.
+    """
+    path = Path(named)
+    try:
+        content = path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{named}: the public key can't be read ({error.strerror})"
+        ) from error
+    if content is None:
+        return _normal(named)
+    if not content.lstrip().startswith(b"-----BEGIN"):
+        return _normal(content.decode("ascii", errors="replace"))
+    try:
+        key = serialization.load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        # What the file holds is not shown: it may be the private key.
+        raise ConfigurationError(
+            f"{named}: expected 64 hexadecimal digits or an Ed25519 PUBLIC KEY in PEM form"
+        )
+    return key.public_bytes_raw().hex()
+
+
 def _normal(key: str) -> str:
     try:
         raw = bytes.fromhex(key.strip())
@@ -95,7 +127,7 @@ def _normal(key: str) -> str:
         raw = b""
     if len(raw) != 32:
         raise ConfigurationError(
-            f"the expected public key must be 64 hexadecimal digits, found {key!r}"
+            f"the expected public key must be 64 hexadecimal digits, found {reprlib.repr(key)}"
         )
     return raw.hex()
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from distributed import Client
 
 from pipeline import blocks
-from pipeline.perturb import PerturbJob, perturb_block
+from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
+from pipeline.plan import GramPlan, cache_bytes
+from pipeline.plan_scores import ScoresPlan
 from pipeline.progress import Reporter
 from pipeline.project import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
+from pipeline.project_blockwise import Progress, project_blockwise
 from pipeline.publish import PublishJob, prepare_release, publish_block, publish_panel
+from pipeline.publish_scores import PublishScoresJob, prepare_scores, publish_scores
+from pipeline.queries import keep_queries
 from pipeline.run import Run
 from pipeline.window import run_tasks
-from scoreshield.manifest import NoisyRecord, PostProcessing
+from scoreshield.manifest import NoisyRecord, PostProcessing, describe_clipped_scores
 
 
-def perturb(run: Run, client: Client, reporter: Reporter) -> NoisyRecord:
+def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -> NoisyRecord:
     """Make every noisy block that has no intact receipt yet.
+
+    Each task refuses any key but the one of ``key_commitment``.
 
     Raises
     ------
@@ -26,34 +34,68 @@ def perturb(run: Run, client: Client, reporter: Reporter) -> NoisyRecord:
     RunFailed
         A task failed; finished blocks are kept.
     """
-    folder, triangle = run.folder, run.plan.triangle
-    blocks.create_store(str(folder.store), triangle)
-    job = PerturbJob(
-        gallery=run.gallery.path,
-        store=str(folder.store),
-        receipts=str(folder.receipts),
-        key_file=str(folder.key_file),
-        release_id=run.release_id,
-        mechanism=run.mechanism,
-        triangle=triangle,
-    )
-    reporter.begin("perturb", triangle.count, "blocks")
+    geometry = run.plan.geometry
+    blocks.create_store(str(run.folder.store), geometry)
     receipts: dict[int, blocks.Receipt] = {}
-    for receipt in run_tasks(client, "perturb", perturb_block, job, range(triangle.count)):
+    reporter.begin("perturb", geometry.count, "blocks")
+    for receipt in _noisy_blocks(run, client, key_commitment):
         receipts[receipt.block] = receipt
         reporter.advance(len(receipts))
-    reporter.end(blocks=triangle.count)
-    ordered = [receipts[index] for index in range(triangle.count)]
+    reporter.end(blocks=geometry.count)
+    ordered = [receipts[index] for index in range(geometry.count)]
     return NoisyRecord(
         sha256=blocks.combined_digest(ordered),
-        blocks=triangle.count,
-        block_side=triangle.side,
+        blocks=geometry.count,
+        block_side=geometry.shape[1],
         dtype="float32",
     )
 
 
+def _noisy_blocks(run: Run, client: Client, key_commitment: str) -> Iterator[blocks.Receipt]:
+    """Run the perturb task of the run's regime for every block, in order of completion."""
+    indices = range(run.plan.geometry.count)
+    if isinstance(run.plan, GramPlan):
+        gram = _gram_job(run, run.plan, key_commitment)
+        return run_tasks(client, "perturb", perturb_block, gram, indices)
+    scores = _scores_job(run, run.plan, key_commitment)
+    return run_tasks(client, "perturb", perturb_scores, scores, indices)
+
+
+def _gram_job(run: Run, plan: GramPlan, key_commitment: str) -> PerturbJob:
+    return PerturbJob(
+        gallery=run.gallery.path,
+        store=str(run.folder.store),
+        receipts=str(run.folder.receipts),
+        key_file=str(run.folder.key_file),
+        key_commitment=key_commitment,
+        release_id=run.release_id,
+        mechanism=run.mechanism,
+        triangle=plan.triangle,
+    )
+
+
+def _scores_job(run: Run, plan: ScoresPlan, key_commitment: str) -> ScoresJob:
+    return ScoresJob(
+        gallery=run.gallery.path,
+        queries=str(keep_queries(run.folder.path, plan.queries)),
+        queries_sha256=plan.queries.sha256,
+        store=str(run.folder.store),
+        receipts=str(run.folder.receipts),
+        key_file=str(run.folder.key_file),
+        key_commitment=key_commitment,
+        release_id=run.release_id,
+        mechanism=run.mechanism,
+        rectangle=plan.rectangle,
+    )
+
+
 def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
-    """Project the noisy matrix in one task, or take a projection that is finished."""
+    """Project the noisy matrix in one task, or take a projection that is finished.
+
+    Scores need no task: clipping, which their publication does, is their projection.
+    """
+    if isinstance(run.plan, ScoresPlan):
+        return describe_clipped_scores(run.mechanism)
     if run.plan.method == "none":
         return unprojected(run.gallery.n)
     settings, cluster = run.config.projection, run.config.cluster
@@ -70,7 +112,15 @@ def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
         threads=cluster.workers * cluster.threads_per_worker,
     )
     reporter.begin("project", None, "iterations")
+    if run.plan.blockwise is None:
+        result = _projected_in_one_task(job, client, reporter)
+    else:
+        result = _projected_blockwise(job, run, client, reporter)
+    reporter.end(iterations=result.iterations, rank=result.rank, converged=result.converged)
+    return result
 
+
+def _projected_in_one_task(job: ProjectJob, client: Client, reporter: Reporter) -> PostProcessing:
     def show(event: tuple[float, dict[str, Any]]) -> None:
         step = event[1]
         reporter.advance(step["number"], residual=step["residual"])
@@ -78,32 +128,68 @@ def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
     client.subscribe_topic(PROGRESS_TOPIC, show)
     (summary,) = run_tasks(client, "project", project_task, job, [0])
     client.unsubscribe_topic(PROGRESS_TOPIC)
-    result = summary.post_processing
-    reporter.end(iterations=result.iterations, rank=result.rank, converged=result.converged)
-    return result
+    return summary.post_processing
+
+
+def _projected_blockwise(
+    job: ProjectJob, run: Run, client: Client, reporter: Reporter
+) -> PostProcessing:
+    def show(progress: Progress) -> None:
+        reporter.advance(
+            progress.step.number,
+            method=job.method,
+            residual=progress.step.residual,
+            products=progress.step.products,
+            bytes_read=progress.bytes_read,
+            seconds_left=progress.seconds_left,
+        )
+
+    held = cache_bytes(run.plan, int(run.config.cluster.memory_limit))
+    return project_blockwise(client, job, run.folder.solver, held, show).post_processing
 
 
 def publish(run: Run, client: Client, reporter: Reporter) -> None:
     """Write the arrays of the release afresh, block by block."""
-    triangle = run.plan.triangle
-    projected = run.plan.method != "none"
+    counted = enumerate(
+        _published_blocks(run, run.plan, client)
+        if isinstance(run.plan, GramPlan)
+        else _published_scores(run, run.plan, client),
+        start=1,
+    )
+    reporter.begin("publish", run.plan.stages[-1].tasks, "blocks")
+    done = 0
+    for done, _ in counted:
+        reporter.advance(done)
+    reporter.end(blocks=done)
+
+
+def _published_blocks(run: Run, plan: GramPlan, client: Client) -> Iterator[int]:
+    projected = plan.projects
     job = PublishJob(
         directory=str(run.release),
-        triangle=triangle,
+        triangle=plan.triangle,
         arrays=run.config.arrays,
         projection=str(run.folder.projection) if projected else None,
         noisy=None if projected else str(run.folder.store),
     )
     prepare_release(job)
-    panels = triangle.per_side if "factor" in job.arrays else 0
-    pieces = triangle.count if "gram" in job.arrays else 0
-    reporter.begin("publish", panels + pieces, "blocks")
-    done = 0
-    for name, task, count in (
-        ("publish-factor", publish_panel, panels),
-        ("publish-gram", publish_block, pieces),
-    ):
-        for _ in run_tasks(client, name, task, job, range(count)):
-            done += 1
-            reporter.advance(done)
-    reporter.end(blocks=done)
+    if "factor" in job.arrays:
+        panels = range(plan.triangle.per_side)
+        yield from run_tasks(client, "publish-factor", publish_panel, job, panels)
+    if "gram" in job.arrays:
+        yield from run_tasks(client, "publish-gram", publish_block, job, range(plan.triangle.count))
+
+
+def _published_scores(run: Run, plan: ScoresPlan, client: Client) -> Iterator[int]:
+    score_range = run.mechanism.score_range
+    job = PublishScoresJob(
+        directory=str(run.release),
+        rectangle=plan.rectangle,
+        chunk_rows=plan.chunk_rows,
+        noisy=str(run.folder.store),
+        low=score_range.low,
+        high=score_range.high,
+    )
+    prepare_scores(job)
+    blocks_of_all = range(plan.rectangle.count)
+    return run_tasks(client, "publish-scores", publish_scores, job, blocks_of_all)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.blocks import load_receipts
-from pipeline.budget import existing_account, ledger_path
+from pipeline.budget import existing_account, ledger_name
 from pipeline.config import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import Account
 from pipeline.run import Run, prepare_run
-from pipeline.sources import known_gallery, source_shape
+from pipeline.sources import latest_gallery, source_shape
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ def release_status(config: Config) -> ReleaseStatus:
     InputRejected
         The source is not there, or is none.
     """
-    gallery = known_gallery(config)
+    source_shape(config)
+    gallery = latest_gallery(config)
     if gallery is None:
-        source_shape(config)
         return ReleaseStatus(None, "not started", 0, 0, None)
     run = prepare_run(config, gallery)
     done = sum(
         receipt is not None
-        for receipt in load_receipts(str(run.folder.receipts), run.plan.triangle)
+        for receipt in load_receipts(str(run.folder.receipts), run.plan.geometry)
     )
     account = existing_account(config, gallery)
     entry = account.find(run.release_id) if account is not None else None
     abandoned = entry is not None and entry.state == "abandoned"
     stage = "abandoned" if abandoned else _stage(run, done)
-    return ReleaseStatus(run.release_id, stage, done, run.plan.triangle.count, account)
+    return ReleaseStatus(run.release_id, stage, done, run.plan.geometry.count, account)
 
 
 def account_of(config: Config) -> Account:
@@ -77,11 +77,11 @@ def account_of(config: Config) -> Account:
     BudgetRefused
         There is none yet.
     """
-    gallery = known_gallery(config)
+    gallery = latest_gallery(config)
     account = None if gallery is None else existing_account(config, gallery)
     if account is None:
         raise BudgetRefused(
-            f"{ledger_path(config)}: nothing is recorded for this gallery yet; "
+            f"{ledger_name(config)}: nothing is recorded for this gallery yet; "
             "'scoreshield ledger init CONFIG' opens its account"
         )
     return account
@@ -105,8 +105,9 @@ def account_json(account: Account) -> dict[str, Any]:
                 "mu_squared": f"{entry.spend.numerator}/{entry.spend.denominator}",
                 "reserved_at": entry.reserved_at,
                 "settled_at": entry.settled_at,
+                "cumulative_epsilon": cumulative,
             }
-            for entry in account.entries
+            for entry, cumulative in zip(account.entries, account.cumulative_epsilons, strict=True)
         ],
     }
 
@@ -123,8 +124,9 @@ def account_text(account: Account) -> str:
         lines
         + [
             f"  {entry.release_id}: {entry.state}, epsilon {entry.request.epsilon:g} at delta "
-            f"{entry.request.delta:g}, adjacency {entry.request.adjacency}"
-            for entry in account.entries
+            f"{entry.request.delta:g}, adjacency {entry.request.adjacency}; all up to here epsilon "
+            f"{cumulative:.6g} at delta {delta:g}"
+            for entry, cumulative in zip(account.entries, account.cumulative_epsilons, strict=True)
         ]
     )
 
@@ -134,6 +136,6 @@ def _stage(run: Run, blocks_done: int) -> str:
         return "released"
     if run.folder.projection_done():
         return "publish"
-    if blocks_done == run.plan.triangle.count:
-        return "project" if run.plan.method != "none" else "publish"
+    if blocks_done == run.plan.geometry.count:
+        return "project" if run.plan.projects else "publish"
     return "perturb" if run.folder.load_settings() is not None else "not started"

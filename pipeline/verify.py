@@ -1,13 +1,15 @@
 """Checking a published release from its bytes alone, and naming what is wrong.
 
-Three stages, each run only where the one before found nothing: the manifest and its signature, the
-files of the store, and the values (digests, symmetry, range, agreement with the factor,
-feasibility). Nothing here needs the gallery, the ledger or a key.
+Four stages, each run only where the one before found nothing: the manifest, its signature and its
+place; its numbers; the files of the store; and the values (digests, symmetry, range, agreement with
+the factor, feasibility; range alone for scores). Nothing here needs the gallery, the ledger or a
+key.
 """
 
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,18 @@ from pipeline import arrays
 from pipeline.errors import IntegrityFailure
 from pipeline.manifest_file import (
     check_attributes,
+    check_directory,
     check_layout,
+    check_metadata,
+    check_name,
     read_manifest,
-    refuse_foreign_metadata,
 )
 from pipeline.publish import STORE
 from pipeline.signing import check_signature
+from pipeline.tree import tree_faults
 from scoreshield.manifest import Manifest
+from scoreshield.manifest_numbers import number_faults
+from scoreshield.printable import printable
 from scoreshield.released import entry_rounding, squared_norms, verified_limit
 
 Progress = Callable[[str, int, int], None]
@@ -48,12 +55,18 @@ class Check:
     ok: bool
     detail: str
 
+    def __post_init__(self) -> None:
+        # Details quote names of files and fields, which an attacker chose.
+        object.__setattr__(self, "detail", printable(self.detail))
+
 
 @dataclass(frozen=True)
 class VerificationReport:
     """All checks of one release, in the order in which they were made."""
 
     checks: tuple[Check, ...]
+    not_private_reason: str | None = None
+    """Why the release is NOT PRIVATE, as its manifest says; None where it claims a guarantee."""
 
     @property
     def ok(self) -> bool:
@@ -77,6 +90,7 @@ def verify_release(
     path: str | Path,
     expected_public_key: str | None = None,
     progress: Progress | None = None,
+    expected_queries: str | None = None,
 ) -> VerificationReport:
     """Check a release directory; faults are in the report, not raised.
 
@@ -85,6 +99,7 @@ def verify_release(
     path : release directory
     expected_public_key : hexadecimal Ed25519 key that must have signed; None accepts any
     progress : called as blocks are checked
+    expected_queries : SHA-256 of the fixed-point queries that scores must be of; None accepts any
 
     Raises
     ------
@@ -100,16 +115,20 @@ def verify_release(
     checks = [
         Check("manifest", True, f"release {manifest.release_id}, schema 1"),
         _signature(manifest, expected_public_key),
+        _place(folder, manifest),
+        _folder(folder),
         _attributes(folder, manifest),
+        *_queries(manifest, expected_queries),
     ]
     stages: tuple[Callable[[Path, Manifest, Progress], Iterator[Check]], ...] = (
+        _numbers,
         _stored,
         _values,
     )
     for stage in stages:
         if all(check.ok for check in checks):
             checks += stage(folder / STORE, manifest, tell)
-    return VerificationReport(tuple(checks))
+    return VerificationReport(tuple(checks), manifest.not_private_reason)
 
 
 def _signature(manifest: Manifest, expected: str | None) -> Check:
@@ -121,6 +140,22 @@ def _signature(manifest: Manifest, expected: str | None) -> Check:
     return Check("signature", True, f"Ed25519 by key {key}, {trust}")
 
 
+def _place(folder: Path, manifest: Manifest) -> Check:
+    try:
+        check_name(folder, manifest)
+    except IntegrityFailure as error:
+        return Check("name", False, str(error))
+    return Check("name", True, "the folder is called what the release is called")
+
+
+def _folder(folder: Path) -> Check:
+    try:
+        check_directory(folder)
+    except IntegrityFailure as error:
+        return Check("folder", False, str(error))
+    return Check("folder", True, "holds the manifest and the store, nothing else")
+
+
 def _attributes(folder: Path, manifest: Manifest) -> Check:
     try:
         check_attributes(folder, manifest)
@@ -129,18 +164,38 @@ def _attributes(folder: Path, manifest: Manifest) -> Check:
     return Check("attributes", True, "the store's copy of the manifest is the same")
 
 
+def _queries(manifest: Manifest, expected: str | None) -> Iterator[Check]:
+    found = manifest.queries_sha256
+    if expected is None:
+        return
+    if found is None:
+        yield Check("queries", False, f"a release of regime {manifest.regime} names no queries")
+    elif found != expected:
+        yield Check("queries", False, f"SHA-256 is {found}, that of the given queries {expected}")
+    else:
+        yield Check("queries", True, f"the scores are of the given queries, SHA-256 {found}")
+
+
+def _numbers(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
+    fine = "the manifest's numbers follow from its sizes, noise and adjacency"
+    yield _summary("numbers agree", number_faults(manifest), fine)
+
+
 def _stored(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
     """Metadata, the exact set of files, and the checksum of every chunk."""
     try:
         check_layout(manifest)
+        for name, record in manifest.arrays.items():
+            check_metadata(store, name, record)
         opened = {name: arrays.open_for_reading(store, name) for name in manifest.arrays}
-        for name, array in opened.items():
-            refuse_foreign_metadata(array, manifest.arrays[name])
     except IntegrityFailure as error:
         yield Check("metadata", False, str(error))
         return
     yield Check("metadata", True, f"arrays {', '.join(sorted(opened)) or 'none'} as described")
-    faults = _file_faults(store, opened)
+    try:
+        faults = _file_faults(store, opened)
+    except IntegrityFailure as error:
+        faults = [str(error)]
     yield _summary("files", faults, "no file is missing, extra or cut short")
     if faults:
         return
@@ -155,14 +210,21 @@ def _file_faults(store: Path, opened: dict[str, Any]) -> list[str]:
         for file in arrays.chunk_files(array)
     }
     metadata = {arrays.METADATA} | {f"{name}/{arrays.METADATA}" for name in opened}
-    found = arrays.stored_files(store)
-    faults = [f"{file} is missing" for file in sorted((metadata | set(sizes)) - found)]
-    faults += [f"{file} does not belong there" for file in sorted(found - metadata - set(sizes))]
-    for file in sorted(found & set(sizes)):
-        size = (store / file).stat().st_size
-        if size != sizes[file]:
-            faults.append(f"{file} has {size} bytes, expected {sizes[file]}")
+    faults = tree_faults(store, metadata | set(sizes))
+    for file, expected in sizes.items():
+        size = _size(store / file)
+        if size is not None and size != expected:
+            faults.append(f"{file} has {size} bytes, expected {expected}")
     return faults
+
+
+def _size(file: Path) -> int | None:
+    """Bytes of a regular file; None where there is none, which is a fault already."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
@@ -189,6 +251,8 @@ def _values(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
         yield from _factor_checks(opened["factor"], opened["diagonal"])
     if "gram" in opened:
         yield from _gram_checks(opened["gram"], opened.get("factor"), manifest, tell)
+    if "scores" in opened:
+        yield _scores_range(opened["scores"], manifest, tell)
 
 
 def _digest(name: str, array: Any, manifest: Manifest) -> Check:
@@ -197,6 +261,21 @@ def _digest(name: str, array: Any, manifest: Manifest) -> Check:
         detail = f"SHA-256 is {found}, the manifest says {expected}: values were changed"
         return Check(f"digest of {name}", False, detail)
     return Check(f"digest of {name}", True, f"SHA-256 {found}")
+
+
+def _scores_range(scores: Any, manifest: Manifest, tell: Progress) -> Check:
+    """Every score lies in the range that the manifest names; reading it checks it is finite."""
+    low, high = (np.float32(end) for end in manifest.mechanism.score_range)
+    rows, whole = scores.chunks[0], slice(0, scores.shape[1])
+    faults = []
+    panels = list(arrays.row_panels(scores))
+    for done, panel in enumerate(panels, start=1):
+        values = arrays.read(scores, (panel, whole))
+        for row in np.flatnonzero((values.min(axis=1) < low) | (values.max(axis=1) > high)):
+            query = panel.start + int(row)
+            faults.append(f"query {query} (scores/c/{query // rows}) has a score outside")
+        tell("range of scores", done, len(panels))
+    return _summary("scores range", faults, f"entries in [{low:g}, {high:g}]")
 
 
 def _factor_checks(factor: Any, diagonal: Any) -> Iterator[Check]:

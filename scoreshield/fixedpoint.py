@@ -22,6 +22,8 @@ from scoreshield.errors import InputRejected
 FRACTION_BITS = 24
 LARGEST_DIMENSION = 2**15
 _ONE = 2.0**FRACTION_BITS
+# 256 KiB of float64: a strip of rows and what is made of it stay in cache.
+_STRIP_VALUES = 2**15
 _LARGEST_NORM_SQUARED = 4.0**FRACTION_BITS
 
 
@@ -71,9 +73,12 @@ def to_fixed(rows: NDArray[Any]) -> NDArray[np.float32]:
     return fixed
 
 
-def to_integers(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Fixed-point rows (k, d) as integers in units of 2^-24, held in float64."""
-    return rows.astype(np.float64) * _ONE
+def to_integers(
+    rows: NDArray[np.float32], out: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Fixed-point rows (k, d) as integers in units of 2^-24, held in float64 (in ``out``)."""
+    integers: NDArray[np.float64] = np.multiply(rows, _ONE, out=out, dtype=np.float64)
+    return integers
 
 
 def check_fixed(rows: NDArray[np.float32]) -> None:
@@ -87,10 +92,18 @@ def check_fixed(rows: NDArray[np.float32]) -> None:
     InputRejected
         A row breaks either fact (NaN included); the first such rows are named.
     """
-    integers = to_integers(rows)
-    on_grid = np.all(np.rint(integers) == integers, axis=1)
-    _refuse_rows(~on_grid, f"are not multiples of 2^-{FRACTION_BITS}")
-    norm_squared = np.einsum("ij,ij->i", integers, integers)
+    count, d = rows.shape
+    off_grid, norm_squared = np.empty(count, dtype=np.bool_), np.empty(count)
+    step = max(1, _STRIP_VALUES // max(1, d))
+    integers, rounded = np.empty((2, min(step, count), d))
+    for start in range(0, count, step):
+        strip = slice(start, min(start + step, count))
+        value, nearest = (part[: strip.stop - start] for part in (integers, rounded))
+        np.rint(to_integers(rows[strip], out=value), out=nearest)
+        # NaN differs from itself.
+        np.any(nearest != value, axis=1, out=off_grid[strip])
+        np.einsum("ij,ij->i", value, value, out=norm_squared[strip])
+    _refuse_rows(off_grid, f"are not multiples of 2^-{FRACTION_BITS}")
     _refuse_rows(~(norm_squared <= _LARGEST_NORM_SQUARED), "are longer than one")
 
 
@@ -104,9 +117,14 @@ def substitute_row(dimension: int) -> NDArray[np.float32]:
     return row
 
 
-def exact_products(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def exact_products(
+    left: NDArray[np.float64],
+    right: NDArray[np.float64],
+    out: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
     """Inner products (k, l) of integer rows (k, d) and (l, d), exact, in units of 2^-48."""
-    return left @ right.T
+    products: NDArray[np.float64] = np.matmul(left, right.T, out=out)
+    return products
 
 
 def _refuse_rows(offending: NDArray[np.bool_], complaint: str) -> None:

@@ -4,27 +4,31 @@ A manifest holds public facts only: sizes, the calibrated mechanism, what the pr
 noisy values, and digests of what is released. Nothing in it depends on the gallery's content except
 through the noisy values; no input digest, no clean statistic and no running time has a field here,
 and unknown fields are refused. Where the OpenDP deployments registry has a name for a field
-(``privacy_unit``, ``epsilon``, ``model_name``, ``trust_assumptions``, ...), that name is used.
+(``variant_name``, ``unprotected_quantities``, ``privacy_unit``, ``epsilon``, ``delta``,
+``model_name``, ``trust_assumptions``, ``release_type``, ``access_type``, ``composition``,
+``post_processing``), that name is used, and its values where it lists them
+(https://github.com/opendp/deployments-registry-data).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from fractions import Fraction
 from importlib.metadata import version
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scoreshield.accounting import total_epsilon
 from scoreshield.errors import InputRejected
 from scoreshield.fixedpoint import FRACTION_BITS
 from scoreshield.forecast import forecast_gram
 from scoreshield.mechanism import Guarantee, Mechanism
+from scoreshield.printable import printable
 from scoreshield.projection import Projection
 from scoreshield.projection.certificate import Certificate
 
@@ -33,6 +37,7 @@ SCHEMA_VERSION = 1
 Plain = bool | int | float | str | None
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, hexadecimal")]
 Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 Size = Annotated[int, Field(ge=0)]
 _SHOWN_FAULTS = 5
 
@@ -44,16 +49,25 @@ NOISE = (
     "correctly rounded Gaussian: k = round(X/g) for X ~ N(0, sigma^2), added to exact inner "
     "products of fixed-point rows; one independent draw per released pair, mirrored"
 )
+SCORES_NOISE = (
+    "correctly rounded Gaussian: k = round(X/g) for X ~ N(0, sigma^2), added to exact inner "
+    "products of fixed-point rows; one independent draw per released score"
+)
 KEY_STREAM = (
     "AES-256-CTR, one key a tile of 1024 x 1024 derived by HMAC-SHA-256 from a 256-bit release key "
-    "of the operating system's generator; the key is private, and destroyed once the release is "
-    "committed"
+    "that is drawn from the operating system's generator, or derived for this one matrix from a "
+    "secret of the curator; it is private, and its file destroyed once the release is committed"
+)
+KNOWN_KEY_STREAM = (
+    "NOT PRIVATE: AES-256-CTR, one key a tile of 1024 x 1024 derived by HMAC-SHA-256 from a key "
+    "that is not secret"
 )
 TRUST = (
     "central model: the curator sees the gallery and is trusted to run the mechanism; whoever "
     "receives the release is not trusted"
 )
 UNPROTECTED = "the number of records n and the number of features d are public"
+SCORES_UNPROTECTED = f"{UNPROTECTED}, and so are the queries"
 
 
 class _Strict(BaseModel):
@@ -72,7 +86,7 @@ class Loss(_Strict):
     """A privacy guarantee: mu = Delta/sigma, and epsilon at delta."""
 
     mu: Positive
-    epsilon: Positive
+    epsilon: NotNegative
     delta: Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -88,6 +102,8 @@ class Privacy(_Strict):
     mu: Positive
     implied_record_replacement: Loss
     model_name: str = "Central"
+    release_type: str = "One release"
+    access_type: str = "Non-interactive"
     trust_assumptions: str = TRUST
     unprotected_quantities: str = UNPROTECTED
     statement: str
@@ -122,7 +138,7 @@ class Forecast(_Strict):
     sigma: Positive
     noise_edge: Positive
     recoverable_share: Positive
-    epsilon_for_signal: Positive
+    epsilon_for_signal: NotNegative
     shift_radius_for_signal: Positive
     carries_signal: bool
 
@@ -131,13 +147,13 @@ class Spent(_Strict):
     """A spend: mu^2 as an exact fraction p/q, and its epsilon at the budget's delta."""
 
     mu_squared: Annotated[str, Field(pattern=r"^[0-9]+/[1-9][0-9]*$")]
-    epsilon: Annotated[float, Field(ge=0)]
+    epsilon: NotNegative
 
 
 class Composition(_Strict):
     """What all releases of this gallery's lineage have spent, before and with this one."""
 
-    lineage: str
+    lineage: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     budget_epsilon: Positive
     budget_delta: Annotated[float, Field(gt=0, lt=1)]
     spent_before: Spent
@@ -201,7 +217,7 @@ class SideChannels(_Strict):
 
 
 class NoisyRecord(_Strict):
-    """The noisy blocks that the projection read: their number, side and combined digest."""
+    """The noisy blocks before post-processing: their number, side in records, combined digest."""
 
     sha256: Digest
     blocks: Annotated[int, Field(ge=1)]
@@ -213,6 +229,7 @@ class ArrayRecord(_Strict):
     """A released array. The digest is over its values in C order, little-endian."""
 
     shape: tuple[Size, ...]
+    chunks: Annotated[tuple[Size, ...], Field(description="Shape of a chunk of the Zarr array")]
     dtype: str
     sha256: Digest
 
@@ -229,7 +246,13 @@ class Manifest(_Strict):
     """What one release is: how it was made private, what it holds, and who signs for it."""
 
     schema_version: Literal[1] = 1
-    release_id: Annotated[str, Field(min_length=1)]
+    release_id: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z0-9][a-z0-9._-]{0,63}(-not-private)?$",
+            description="Name of the release and of its folder",
+        ),
+    ]
     private: bool = True
     not_private_reason: str | None = None
     regime: Literal["gram", "scores"]
@@ -244,6 +267,17 @@ class Manifest(_Strict):
         | None
     )
     shape: Shape
+    queries_sha256: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[0-9a-f]{64}$",
+                description="SHA-256 of the public queries as fixed-point rows: little-endian "
+                "float32 (m, d) in C order; null for a Gram matrix and for a release in memory",
+            ),
+        ]
+        | None
+    )
     privacy: Privacy
     mechanism: MechanismRecord
     forecast: Forecast | None
@@ -254,6 +288,14 @@ class Manifest(_Strict):
     arrays: dict[str, ArrayRecord]
     software: dict[str, str]
     signature: Signature | None = None
+
+    @model_validator(mode="after")
+    def _texts_can_be_shown(self) -> Self:
+        # A line break or a terminal code in a text could forge what a reader is shown.
+        for place, text in _texts(self.model_dump(mode="json", exclude={"signature"})):
+            if not text.isprintable():
+                raise ValueError(f"{place}: {printable(text)!r} holds characters without a glyph")
+        return self
 
 
 def build_manifest(
@@ -266,6 +308,7 @@ def build_manifest(
     arrays: Mapping[str, ArrayRecord] | None = None,
     noisy: NoisyRecord | None = None,
     composition: Composition | None = None,
+    queries_sha256: str | None = None,
     not_private_reason: str | None = None,
 ) -> Manifest:
     """Manifest of a release, not yet signed.
@@ -280,6 +323,7 @@ def build_manifest(
     arrays : the released arrays by name
     noisy : digest of the noisy blocks; None for a release in memory
     composition : ledger effect; None for a release in memory, which no ledger has seen
+    queries_sha256 : digest of the public queries; None for a Gram matrix, and in memory
     not_private_reason : marks the release NOT PRIVATE (test modes) and says why
 
     Raises
@@ -296,6 +340,7 @@ def build_manifest(
             regime=mechanism.regime,
             published_at=published_at,
             shape=Shape(n=mechanism.n, d=mechanism.d, m=mechanism.m),
+            queries_sha256=queries_sha256,
             privacy=Privacy(
                 privacy_unit=privacy_unit(guarantee),
                 adjacency=guarantee.adjacency.kind,
@@ -304,9 +349,14 @@ def build_manifest(
                 delta=guarantee.delta,
                 mu=guarantee.mu,
                 implied_record_replacement=_loss(mechanism.implied),
+                unprotected_quantities=(
+                    UNPROTECTED if mechanism.regime == "gram" else SCORES_UNPROTECTED
+                ),
                 statement=privacy_statement(mechanism, not_private_reason),
             ),
-            mechanism=_describe_mechanism(mechanism),
+            mechanism=_describe_mechanism(
+                mechanism, KEY_STREAM if not_private_reason is None else KNOWN_KEY_STREAM
+            ),
             forecast=_describe_forecast(mechanism),
             composition=composition,
             post_processing=post_processing,
@@ -406,11 +456,11 @@ def privacy_unit(guarantee: Guarantee) -> str:
     if adjacency.kind == "shift":
         return (
             "one record of the gallery, its embedding moved by at most "
-            f"{adjacency.radius:.9g} in Euclidean distance"
+            f"{_exact(adjacency.reach)} in Euclidean distance"
         )
     return (
         "the matrix of similarities of the fixed-point gallery, changed by at most "
-        f"{adjacency.radius:.9g} in Frobenius norm"
+        f"{_exact(adjacency.reach)} in Frobenius norm"
     )
 
 
@@ -421,14 +471,14 @@ def privacy_statement(mechanism: Mechanism, not_private_reason: str | None = Non
     guarantee, implied = mechanism.guarantee, mechanism.implied
     words = (
         f"Privacy unit: {privacy_unit(guarantee)}. Such a change alters the probability of any "
-        f"event about this release by a factor of at most exp({guarantee.epsilon:.9g}), apart from "
-        f"an additional probability of at most {guarantee.delta:.9g}."
+        f"event about this release by a factor of at most exp({_exact(guarantee.epsilon)}), apart "
+        f"from an additional probability of at most {_exact(guarantee.delta)}."
     )
     if guarantee.adjacency.kind == "record":
         return words
     return (
         f"{words} For the replacement of one record by any other, this implies only "
-        f"epsilon = {implied.epsilon:.9g} at the same delta."
+        f"epsilon = {_exact(implied.epsilon)} at the same delta."
     )
 
 
@@ -488,7 +538,7 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=True) + "\n"
 
 
-def _describe_mechanism(mechanism: Mechanism) -> MechanismRecord:
+def _describe_mechanism(mechanism: Mechanism, key_stream: str) -> MechanismRecord:
     sensitivity = mechanism.guarantee.sensitivity
     return MechanismRecord(
         sensitivity=SensitivityRecord(
@@ -501,6 +551,8 @@ def _describe_mechanism(mechanism: Mechanism) -> MechanismRecord:
         grid_exponent=mechanism.grid_exponent,
         fraction_bits=FRACTION_BITS,
         score_range=(mechanism.score_range.low, mechanism.score_range.high),
+        noise=NOISE if mechanism.regime == "gram" else SCORES_NOISE,
+        key_stream=key_stream,
     )
 
 
@@ -542,9 +594,27 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def _exact(value: float) -> str:
+    """All digits: a bound must not lose any that make it larger."""
+    return repr(value).removesuffix(".0")
+
+
+def _texts(content: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a JSON document, names of fields included, with the field that it is in."""
+    if isinstance(content, str):
+        yield place, content
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            yield place or "a name", name
+            yield from _texts(value, f"{place}.{printable(name)}" if place else printable(name))
+    elif isinstance(content, list):
+        for value in content:
+            yield from _texts(value, place)
+
+
 def _reject(error: ValidationError) -> NoReturn:
     faults = [
-        f"{'.'.join(str(part) for part in fault['loc']) or 'manifest'}: {fault['msg']}"
+        printable(f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {fault['msg']}")
         for fault in error.errors(include_url=False, include_context=False)
     ]
     shown = "; ".join(faults[:_SHOWN_FAULTS]) + ("; ..." if len(faults) > _SHOWN_FAULTS else "")

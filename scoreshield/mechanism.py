@@ -163,6 +163,10 @@ def noisy_block(
     on_diagonal = mechanism.regime == "gram" and row == column
     if mechanism.regime == "gram":
         _check_above_diagonal(out.shape, row, column)
+    # Made once for all tiles: where freed memory goes straight back to the operating system, as in
+    # Dask workers, making them anew takes longer than filling them.
+    right_integers = np.empty((min(noise.TILE, right.shape[0]), right.shape[1]))
+    products = np.empty(min(noise.TILE, left.shape[0]) * min(noise.TILE, right.shape[0]))
     for tile_row, rows in noise.tiles_overlapping(row, row + left.shape[0]):
         at_row = _span(tile_row, rows, row)
         left_integers = to_integers(left[at_row])
@@ -170,7 +174,10 @@ def noisy_block(
             if on_diagonal and tile_column < tile_row:
                 continue
             at_column = _span(tile_column, columns, column)
-            value = exact_products(left_integers, to_integers(right[at_column]))
+            shape = (rows.stop - rows.start, columns.stop - columns.start)
+            value = products[: shape[0] * shape[1]].reshape(shape)
+            part = to_integers(right[at_column], out=right_integers[: shape[1]])
+            exact_products(left_integers, part, out=value)
             round_to_grid(value, mechanism)
             key = noise.tile_key(release_key, release_id, mechanism.regime, tile_row, tile_column)
             noise.add_tile_noise(

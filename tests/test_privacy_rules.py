@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +26,13 @@ import numpy as np
 import pytest
 
 from pipeline import release as release_module
-from pipeline.blocks import Receipt, Triangle
+from pipeline.blocks import Receipt
 from pipeline.errors import IntegrityFailure
-from pipeline.keyfile import check_binding, create_key, destroy_key, read_key
+from pipeline.geometry import Triangle
+from pipeline.key_source import derive_key
+from pipeline.keyfile import bound_message, check_binding, create_key, destroy_key, read_key
 from pipeline.ledger import Ledger
-from pipeline.perturb import PerturbJob, perturb_block
+from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from scoreshield import noise
 from scoreshield.calibration import noise_multiplier
 from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
@@ -318,7 +321,7 @@ class TestTheKeyIsSecret:
         path = tmp_path / "release.key"
         mechanism = calibrate_gram(10, 4, 1.0, 1e-6)
         create_key(path, b"digest", "r", mechanism)
-        job = PerturbJob("g", "s", "r", str(path), "r", mechanism, Triangle(10, 16))
+        job = PerturbJob("g", "s", "r", str(path), "c", "r", mechanism, Triangle(10, 16))
         key = read_key(path)
         for form in (key, key.hex().encode()):
             assert form not in pickle.dumps(job)
@@ -334,10 +337,31 @@ class TestTheKeyIsSecret:
         assert KEY.hex()[:16] not in str(failure.value)
 
     def test_no_setting_seeds_the_noise(self) -> None:
+        """One option of one command does, and its result says NOT PRIVATE: test_unsafe_seed.py."""
+        from pipeline.cli import cli
         from pipeline.config import Config
 
         assert not [name for name in Config.model_fields if "seed" in name or name == "random"]
         assert "seed" not in inspect.signature(release_gram).parameters
+        seeded = [
+            (name, option.name)
+            for name, command in cli.commands.items()
+            for option in command.params
+            if "seed" in str(option.name)
+        ]
+        assert seeded == [("release", "unsafe_seed")]
+
+    def test_an_operators_secret_gives_each_matrix_a_key_of_its_own(self) -> None:
+        """In depth: tests/pipeline/test_secrets.py, release/test_operator_secret.py."""
+        mechanisms = [calibrate_gram(10, 4, epsilon, 1e-6) for epsilon in (1.0, 2.0)]
+        keys = {
+            derive_key(KEY, lineage * 32, bound_message(digest, name, mechanism))
+            for lineage in "ab"
+            for digest in (b"one", b"two")
+            for name in ("faces", "other")
+            for mechanism in mechanisms
+        }
+        assert len(keys) == 16
 
 
 def manifest_fields(model: Any) -> Iterator[str]:
@@ -384,9 +408,11 @@ class TestSpendBeforeNoise:
 
     def test_the_order_of_a_release(self) -> None:
         """Crashes between any two of these steps are injected in test_release_faults.py."""
+        spending = ["read_secret", "ledger.reserve", "_secure_key"]
+        assert calls_in(release_module._spend, spending) == spending
         steps = [
-            "ledger.reserve",
-            "_secure_key",
+            "_spend",
+            "_secure_test_key",
             "run.folder.record_start",
             "stages.perturb",
             "stages.project",
@@ -394,13 +420,14 @@ class TestSpendBeforeNoise:
             "finish",
         ]
         assert calls_in(release_module._make, steps) == steps
-        concluding = ["Ledger.open(run.config.ledger.url).commit", "destroy_key"]
-        assert calls_in(release_module._conclude, concluding) == concluding
+        concluding = ["existing_ledger(run.config).commit", "destroy_key", "write_record"]
+        # The first of them belongs to test mode, which has no ledger to commit to.
+        assert calls_in(release_module._conclude, concluding) == ["destroy_key", *concluding]
 
     def test_abandoned_stays_spent(self, tmp_path: Path) -> None:
         from pipeline.ledger import Budget, Request
 
-        ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}")
+        ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "private")
         ledger.open_account("a" * 32, Budget(10.0, 1e-6), b"digest")
         entry = ledger.reserve("a" * 32, "one", Request(1.0, 1e-6, 2.0, 9.0, "record"))
         ledger.abandon("a" * 32, "one")
@@ -446,14 +473,16 @@ class TestACleanBlockNeverLeavesItsTask:
 
     def test_a_task_takes_places_and_settings_and_returns_a_digest(self) -> None:
         assert [field.name for field in fields(Receipt)] == ["block", "sha256"]
-        assert inspect.signature(perturb_block).return_annotation == "Receipt"
+        for task in (perturb_block, perturb_scores):
+            assert inspect.signature(task).return_annotation == "Receipt"
         assert is_dataclass(PerturbJob)
-        plain = {"str", "Mechanism", "Triangle"}
-        assert {str(field.type) for field in fields(PerturbJob)} <= plain
+        plain = {"str", "Mechanism", "Triangle", "Rectangle"}
+        for job in (PerturbJob, ScoresJob):
+            assert {str(field.type) for field in fields(job)} <= plain
 
     def test_no_other_module_of_the_pipeline_brings_rows_and_key_together(self) -> None:
         """Reading records for their digest, or a key for its commitment, makes no similarity."""
-        reading = {"pipeline.gallery.read_rows", "pipeline.keyfile.read_key"}
+        reading = {"pipeline.gallery.read_rows", "pipeline.keyfile.read_committed_key"}
         both = [
             file.relative_to(ROOT / "pipeline").as_posix()
             for file in (ROOT / "pipeline").rglob("*.py")
@@ -475,9 +504,26 @@ class TestACleanBlockNeverLeavesItsTask:
 class TestProjectionIsPostProcessing:
     """The way data flow: nothing after `perturb` can reach what reads a gallery."""
 
-    PRIVATE = ("pipeline.gallery", "pipeline.ingest", "pipeline.perturb", "pipeline.sources")
+    PRIVATE = (
+        "pipeline.gallery",
+        "pipeline.ingest",
+        "pipeline.perturb",
+        "pipeline.queries",
+        "pipeline.sources",
+    )
 
-    @pytest.mark.parametrize("module", ["project", "publish", "verify", "open", "manifest_file"])
+    @pytest.mark.parametrize(
+        "module",
+        [
+            "project",
+            "publish",
+            "publish_scores",
+            "verify",
+            "open",
+            "matrices",
+            "manifest_file",
+        ],
+    )
     def test_no_module_after_perturb_reaches_the_gallery(self, module: str) -> None:
         for reached in (loaded_by(f"pipeline.{module}"), reachable_from(f"pipeline.{module}")):
             assert f"pipeline.{module}" in reached
@@ -510,3 +556,36 @@ class TestEvaluateIsForTheCuratorAlone:
         from pipeline.cli import cli
 
         assert "evaluate" not in cli.commands
+
+
+class TestNegativeControls:
+    """What must not pass, does not: docs/privacy.md names each control and the test of it."""
+
+    CONTROLS = (
+        "σ × 0.9",
+        "Δ without the factor 2",
+        "one key on two galleries",
+        "fresh noise on a retry",
+        "noise off the grid",
+        "a ledger restored from an older copy",
+        "a manifest edited by one character",
+        "a run resumed with a changed gallery",
+        "a run resumed with changed settings",
+    )
+
+    def rows(self) -> dict[str, list[str]]:
+        text = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+        table = text.split("## What must not pass")[1].split("\n## ")[0]
+        cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:2] == "| "]
+        return {row[0]: re.findall(r"`(tests/[^`]+)`", row[-1]) for row in cells[1:]}
+
+    def test_each_has_a_test(self) -> None:
+        rows = self.rows()
+        assert set(rows) == set(self.CONTROLS)
+        for control, named in rows.items():
+            assert named, control
+            for place in named:
+                file, *names = place.split("::")
+                text = (ROOT / file).read_text(encoding="utf-8")
+                for name in names:
+                    assert re.search(rf"(class|def) {name}\b", text), f"{control}: {place}"

@@ -10,8 +10,8 @@ May import ``scoreshield`` and ``pipeline.gallery``; imports nothing that comput
 
 from __future__ import annotations
 
-from pipeline.ingest.formats import accepted_kinds, open_source
+from pipeline.ingest.formats import accepted_kinds, open_matrix, open_source
 from pipeline.ingest.source import Source
 from pipeline.ingest.write import ingest
 
-__all__ = ["Source", "accepted_kinds", "ingest", "open_source"]
+__all__ = ["Source", "accepted_kinds", "ingest", "open_matrix", "open_source"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.ingest.npy import open_npy
 from pipeline.ingest.npz import open_npz
-from pipeline.ingest.source import Source, reading
+from pipeline.ingest.source import Source, check_records, reading
 from pipeline.ingest.zarr_array import is_zarr, open_zarr
 from scoreshield.errors import InputRejected
 
@@ -69,6 +69,11 @@ def find_format(path: Path) -> Format:
 
 
 def open_source(path: str | os.PathLike[str], key: str | None = None) -> Source:
+    """Open a matrix of at least two records: :func:`open_matrix` of what can become a gallery."""
+    return check_records(open_matrix(path, key))
+
+
+def open_matrix(path: str | os.PathLike[str], key: str | None = None) -> Source:
     """Open a matrix for reading, its header checked and its values not yet read.
 
     Parameters

@@ -52,8 +52,8 @@ def refuse(name: str, n: int, non_finite: OffendingRows, zero: OffendingRows) ->
     if zero.count:
         faults.append(f"only zeros in {zero}")
         advice.append(
-            "Remove the zero rows, or let --zero-rows substitute map each to one fixed unit "
-            "vector: a zero row has no direction."
+            "Remove the zero rows, or let --zero-rows substitute (zero_rows: in a configuration) "
+            "map each to one fixed unit vector: a zero row has no direction."
         )
     if faults:
         raise InputRejected(

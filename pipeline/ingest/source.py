@@ -95,18 +95,19 @@ def choose_key(path: Path, entries: Sequence[ArrayEntry], key: str | None) -> st
     if len(keys) > 1:
         raise InputRejected(
             f"{path}: holds {len(keys)} arrays, expected one or a key that chooses one. "
-            f"Name the key of the embeddings. It holds: {listed}."
+            "Name the key of the embeddings (--key of ingest, key: in a configuration). "
+            f"It holds: {listed}."
         )
     return keys[0]
 
 
 def check_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Shape (n, d) of a matrix that can become a gallery.
+    """Shape (n, d) of a matrix of embeddings.
 
     Raises
     ------
     InputRejected
-        Not real numbers of at most 64 bits, not 2-D, fewer than two rows, no or too many features.
+        Not real numbers of at most 64 bits, not 2-D, no or too many features.
     """
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
         found = _REFUSED_KINDS.get(dtype.kind, "numbers wider than 64 bits")
@@ -120,8 +121,8 @@ def check_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tup
             "one embedding a row. Reshape it first."
         )
     n, d = int(shape[0]), int(shape[1])
-    if n < 2:
-        raise InputRejected(f"{name}: found {n} rows, expected at least 2 records to compare.")
+    if n < 0:
+        raise InputRejected(f"{name}: found {n} rows, which no file has; its header is damaged.")
     if not 1 <= d <= LARGEST_DIMENSION:
         raise InputRejected(
             f"{name}: found {d} features a row, expected 1 to {LARGEST_DIMENSION}. "
@@ -129,6 +130,22 @@ def check_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tup
             "way round."
         )
     return n, d
+
+
+def check_records(source: Source) -> Source:
+    """The source, if it has enough rows to be a gallery.
+
+    Raises
+    ------
+    InputRejected
+        Fewer than two rows.
+    """
+    n = source.shape[0]
+    if n < 2:
+        raise InputRejected(
+            f"{source.name}: found {n} rows, expected at least 2 records to compare."
+        )
+    return source
 
 
 @contextmanager
@@ -160,7 +177,9 @@ def reading(name: str) -> Iterator[None]:
 
 
 def _unreadable(name: str, error: Exception) -> InputRejected:
+    # A parser's own words may quote the file, which is private.
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else None
     return InputRejected(
-        f"{name}: could not be read ({type(error).__name__}: {error}). The file may be damaged or "
+        f"{name}: could not be read ({reason or type(error).__name__}). The file may be damaged or "
         "of another kind; check it with the program that wrote it."
     )

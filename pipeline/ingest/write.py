@@ -24,7 +24,7 @@ from pipeline.gallery import (
 )
 from pipeline.ingest.formats import find_format
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
-from pipeline.ingest.source import Source
+from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
 from scoreshield.errors import ParameterError
 from scoreshield.fixedpoint import substitute_row, to_fixed
@@ -79,7 +79,7 @@ def ingest(
     if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
         raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
     source_format = find_format(location)
-    matrix = source_format.open(location, key)
+    matrix = check_records(source_format.open(location, key))
     try:
         with staged(destination, overwrite) as staging:
             substituted = _write(matrix, staging, zero_rows == "substitute", progress)

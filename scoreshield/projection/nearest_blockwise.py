@@ -494,9 +494,12 @@ def dual_value(pairs: RitzPairs[P], dual: FloatArray) -> float:
 
 
 def _rounding(pairs: RitzPairs[P], dual: FloatArray, precision: float) -> float:
-    """Size of φ that is noise; the rounding of panels averages out over their many rows."""
+    """Size of φ that is noise: a Ritz value is off by the precision of its panels.
+
+    With less of it, single precision panels ended 4 of 10 iterations short of their tolerance.
+    """
     size = float(pairs.values @ pairs.values) + float(np.abs(dual).sum())
-    return (1e-13 + 0.01 * precision) * size
+    return (1e-13 + precision) * size
 
 
 def _panel_width(positive: float, n: int) -> int:

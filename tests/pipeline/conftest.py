@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline import blocks
-from pipeline.blocks import Triangle
+from pipeline.geometry import Triangle
 from pipeline.project import ProjectJob, project_task, unprojected
 from pipeline.publish import (
     PublishJob,
@@ -94,12 +94,12 @@ def make(root: Path, method: str, arrays: tuple[str, ...]) -> Made:
         projection = str(root / "projection")
         project = ProjectJob(noisy, triangle, SIGMA, method, 1e-7, 500, None, projection)
         post_processing = project_task(project).post_processing
-    job = PublishJob(str(root / "release"), triangle, arrays, projection, noisy)
+    job = PublishJob(str(root / "gram-test"), triangle, arrays, projection, noisy)
     write_arrays(job)
     key = load_or_create_signing_key(root)
-    manifest = sign(unsigned_manifest(root / "release", post_processing), key)
+    manifest = sign(unsigned_manifest(root / "gram-test", post_processing), key)
     finish(job.directory, manifest)
-    return Made(root / "release", job, manifest)
+    return Made(root / "gram-test", job, manifest)
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +120,7 @@ def release_copy(releases: Callable[..., Made], tmp_path: Path) -> Callable[...,
     """A copy of a release that a test may damage."""
 
     def copy(method: str = "nearest", arrays: tuple[str, ...] = ("factor", "gram")) -> Path:
-        return Path(shutil.copytree(releases(method, arrays).folder, tmp_path / "copy"))
+        return Path(shutil.copytree(releases(method, arrays).folder, tmp_path / "gram-test"))
 
     return copy
 

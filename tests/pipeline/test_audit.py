@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.audit import CURATOR_ONLY, audit_config
 from pipeline.config import Config, load_config
-from pipeline.errors import ParameterError
+from pipeline.errors import ConfigurationError, ParameterError
 from scoreshield.audit import audit, plan_audit
 
 # Of the standard library, so that worker processes can import it.
@@ -114,3 +114,9 @@ def test_a_gallery_too_small_to_attack_is_refused_before_the_work(tmp_path: Path
     with pytest.raises(ParameterError, match="at least 3 records"):
         audit_config(configuration(tmp_path, 2, epsilon=20.0), recorder)
     assert "audit" not in recorder.begun
+
+
+def test_a_configuration_of_scores_is_refused(folder: Path) -> None:
+    config = configuration(folder, 10, epsilon=1.0).model_copy(update={"regime": "scores"})
+    with pytest.raises(ConfigurationError, match="regime: the audit knows the worst case of"):
+        audit_config(config, Recorder())

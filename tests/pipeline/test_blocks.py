@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from pipeline.blocks import (
     Receipt,
-    Triangle,
     combined_digest,
     create_store,
     load_receipt,
@@ -26,6 +25,7 @@ from pipeline.blocks import (
     write_block,
 )
 from pipeline.errors import IntegrityFailure
+from pipeline.geometry import Triangle
 
 TRIANGLE = Triangle(50, 16)
 EDGE = TRIANGLE.index(1, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from pipeline.budget import (
     existing_account,
     initialise_ledger,
     ledger_exists,
-    ledger_path,
     open_ledger,
+    recognised,
     request_for,
 )
 from pipeline.config import Config, load_config
 from pipeline.errors import BudgetRefused
-from pipeline.gallery import Gallery, content_digest
+from pipeline.gallery import Gallery, content_digest, open_gallery
 from pipeline.ingest import ingest
+from pipeline.ledger import Budget, Ledger
 from scoreshield.mechanism import calibrate_gram
 from scoreshield.sensitivity import Adjacency
 
@@ -46,6 +48,10 @@ def configure(folder: Path, create: bool = True, epsilon: float = 2.0) -> Config
     return load_config(path)
 
 
+def ledger_file(config: Config) -> Path:
+    return Path(config.ledger.url.removeprefix("sqlite:///"))
+
+
 def write_record(file: Path, content: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -65,14 +71,14 @@ def test_without_leave_there_is_no_ledger(tmp_path: Path, gallery: Gallery) -> N
     with pytest.raises(BudgetRefused, match=r"found no ledger.*ledger init CONFIG.*create: true"):
         open_ledger(config, gallery, content_digest(gallery))
     assert not ledger_exists(config)
-    assert not ledger_path(config).parent.exists()
+    assert not ledger_file(config).parent.exists()
     assert existing_account(config, gallery) is None
 
 
 def test_the_first_release_may_make_it(tmp_path: Path, gallery: Gallery) -> None:
     config = configure(tmp_path)
     ledger = open_ledger(config, gallery, content_digest(gallery))
-    assert ledger_path(config).stat().st_mode & 0o777 == 0o600
+    assert ledger_file(config).stat().st_mode & 0o777 == 0o600
     assert ledger.account(gallery.lineage).budget == configured_budget(config)
     assert existing_account(config, gallery) == ledger.account(gallery.lineage)
     open_ledger(configure(tmp_path, create=False), gallery, content_digest(gallery))
@@ -113,7 +119,9 @@ def test_earlier_releases_and_runs_bar_a_new_ledger(
     text = json.dumps(content).replace("LINEAGE", gallery.lineage)
     write_record(tmp_path / place, content if isinstance(content, str) else text)
     assert earlier_traces(config, gallery.lineage) == [(tmp_path / place).parent]
-    with pytest.raises(BudgetRefused, match=r"was released before.*Restore the ledger"):
+    with pytest.raises(
+        BudgetRefused, match=r"an earlier release or run is there.*Restore the ledger"
+    ):
         open_ledger(config, gallery, content_digest(gallery))
     assert not ledger_exists(config)
     # The curator answers for it with an explicit command.
@@ -124,37 +132,97 @@ def test_earlier_releases_and_runs_bar_a_new_ledger(
 @pytest.mark.parametrize(
     "content",
     [
-        {"composition": {"lineage": "0" * 32}},
-        {"composition": None},
+        {"private": True, "composition": {"lineage": "0" * 32}},
+        {"private": True, "composition": None},
         {"composition": []},
         {"composition": "x"},
         [],
         {},
     ],
 )
-def test_releases_of_other_galleries_do_not_bar_it(
+def test_a_release_that_no_ledger_accounts_for_bars_a_new_one(
     tmp_path: Path, gallery: Gallery, content: Any
 ) -> None:
+    """With its private folder a gallery loses its lineage: the release may have been of it."""
     config = configure(tmp_path)
     write_record(tmp_path / "releases" / "a" / "manifest.json", content)
-    write_record(tmp_path / "private" / "runs" / "b" / "run.json", {"lineage": "0" * 32})
+    with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
+        open_ledger(config, gallery, content_digest(gallery))
+    assert not ledger_exists(config)
+
+
+def test_accounted_releases_and_those_of_test_mode_do_not_bar_it(
+    tmp_path: Path, gallery: Gallery
+) -> None:
+    config = configure(tmp_path)
+    other = "0" * 32
+    (tmp_path / "books").mkdir()
+    Ledger.create(config.ledger.url, config.private).open_account(other, Budget(1, 1e-6), b"other")
+    accounted = {"private": True, "composition": {"lineage": other}}
+    write_record(tmp_path / "releases" / "a" / "manifest.json", accounted)
+    write_record(
+        tmp_path / "releases" / "b-not-private" / "manifest.json",
+        {"private": False, "composition": None},
+    )
+    write_record(tmp_path / "private" / "runs" / "b" / "run.json", {"lineage": other})
     assert earlier_traces(config, gallery.lineage) == []
     open_ledger(config, gallery, content_digest(gallery))
 
 
-def test_the_same_content_under_another_lineage_is_refused(
-    tmp_path: Path, gallery: Gallery
-) -> None:
-    config = configure(tmp_path)
-    open_ledger(config, gallery, content_digest(gallery))
-    again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
-    assert again.lineage != gallery.lineage
-    with pytest.raises(BudgetRefused, match=f"held under lineage {gallery.lineage}"):
-        open_ledger(config, again, content_digest(again))
+class TestTheSameContentIngestedAnew:
+    """It keeps the lineage under which the ledger knows it."""
+
+    def test_it_is_recognised_for_good(self, tmp_path: Path, gallery: Gallery) -> None:
+        config = configure(tmp_path)
+        open_ledger(config, gallery, content_digest(gallery))
+        again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
+        assert again.lineage != gallery.lineage
+        known = recognised(config, again)
+        assert known == replace(again, lineage=gallery.lineage)
+        assert open_gallery(again.path) == known
+        ledger = open_ledger(config, known, content_digest(known))
+        assert ledger.lineages() == (gallery.lineage,)
+
+    def test_other_content_and_a_known_lineage_stay_as_they_are(
+        self, tmp_path: Path, gallery: Gallery
+    ) -> None:
+        config = configure(tmp_path)
+        assert recognised(config, gallery) == gallery
+        open_ledger(config, gallery, content_digest(gallery))
+        assert recognised(config, gallery) == gallery
+        np.save(tmp_path / "other.npy", np.random.default_rng(2).normal(size=(20, 4)))
+        other = ingest(tmp_path / "other.npy", tmp_path / "other.zarr")
+        assert recognised(config, other) == other
+        assert open_gallery(other.path) == other
+
+    def test_a_lineage_that_the_configuration_names_is_never_replaced(
+        self, tmp_path: Path, gallery: Gallery
+    ) -> None:
+        config = configure(tmp_path)
+        open_ledger(config, gallery, content_digest(gallery))
+        again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr", lineage="1" * 32)
+        named = config.model_copy(update={"lineage": "1" * 32})
+        with pytest.raises(BudgetRefused, match=f"as lineage {gallery.lineage}.*says 1111"):
+            recognised(named, again)
+        with pytest.raises(BudgetRefused, match=f"held under lineage {gallery.lineage}"):
+            open_ledger(named, again, content_digest(again))
+        assert open_gallery(again.path).lineage == "1" * 32
+
+    def test_a_lineage_with_releases_is_never_replaced(
+        self, tmp_path: Path, gallery: Gallery
+    ) -> None:
+        """Their spends are in another ledger or in none; taking the other lineage hides them."""
+        config = configure(tmp_path)
+        open_ledger(config, gallery, content_digest(gallery))
+        again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
+        write_record(tmp_path / "private" / "runs" / "a" / "run.json", {"lineage": again.lineage})
+        with pytest.raises(BudgetRefused, match=r"runs/a\).*one content has one budget"):
+            recognised(config, again)
+        assert open_gallery(again.path) == again
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, gallery: Gallery) -> None:
     config = configure(tmp_path)
-    write_record(ledger_path(config), "not a database, and longer than a header of SQLite")
+    write_record(ledger_file(config), "not a database, and longer than a header of SQLite")
     with pytest.raises(BudgetRefused):
         open_ledger(config, gallery, content_digest(gallery))

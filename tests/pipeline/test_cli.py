@@ -184,7 +184,8 @@ def test_an_overspend_is_4_with_its_four_numbers(shell: Shell) -> None:
 
 
 def test_a_damaged_release_is_5_and_stays_one_document(shell: Shell) -> None:
-    (shell.folder / "release").mkdir()
+    assert_one_line(shell("verify", "release"), 2, "expected the folder of a release")
+    (shell.folder / "release" / "release.zarr").mkdir(parents=True)
     failed = shell("verify", "release", "--json")
     assert_one_line(failed, 5, "release: 1 checks failed")
     assert failed.json["ok"] is False

@@ -93,7 +93,10 @@ FAULTS = [
     ("cluster.memory_limit", "1KiB", "greater than or equal to 268435456, found '1KiB'"),
     ("arrays", [], "at least 1 item"),
     ("arrays", ["gram", "gram"], "expected each array once, found gram, gram"),
-    ("regime", "scores", "'gram', found 'scores'"),
+    ("regime", "cosines", "'gram' or 'scores', found 'cosines'"),
+    ("queries", "queries.npy", "found queries /"),
+    ("queries_key", "q", "leave it out, or ask for regime: scores"),
+    ("arrays", ["gram", "scores"], "regime gram publishes factor, gram or both, found scores"),
     ("release", "../elsewhere", "expected 1 to 64 lower-case letters"),
     ("release", 5, "found 5"),
     ("lineage", "abc", "found 'abc'"),
@@ -103,7 +106,9 @@ FAULTS = [
     ("gallery", "a\0b", "null byte"),
     ("ledger", 3, "found 3"),
     ("ledger.create", "perhaps", "found 'perhaps'"),
-    ("ledger.url", "postgresql://x", "expected sqlite:///PATH, found 'postgresql://x'"),
+    ("ledger.url", "postgresql://u:secret@x", "found no database name"),
+    ("ledger.url", "mysql://u:secret@x/y", "or postgresql://USER@HOST/DATABASE, found mysql://"),
+    ("ledger.url", "host=x password=secret", "DATABASE, found something else"),
     ("ledger.url", "sqlite:///", "expected a file after sqlite:///"),
     ("ledger.url", "sqlite:///:memory:", "expected a file after sqlite:///"),
 ]
@@ -165,7 +170,7 @@ def test_method_none_makes_no_factor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("private", ["out", "out/inside"])
 def test_private_things_never_lie_among_the_published(tmp_path: Path, private: str) -> None:
-    with pytest.raises(ConfigurationError, match="private: expected a folder outside"):
+    with pytest.raises(ConfigurationError, match="private: expected a place outside"):
         load(tmp_path, TEXT + f"output: out\nprivate: {private}\n")
 
 
@@ -257,3 +262,47 @@ def test_any_settings_load_or_are_refused(
 def test_any_text_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     with pytest.raises(ConfigurationError):
         load(tmp_path_factory.mktemp("fuzz"), text)
+
+
+def scores_settings(**changes: Any) -> str:
+    return yaml.safe_dump({**BASE, "regime": "scores", "queries": "queries.npy", **changes})
+
+
+def test_scores_name_queries_and_publish_scores(tmp_path: Path) -> None:
+    config = load(tmp_path, scores_settings())
+    assert config.queries == tmp_path / "queries.npy"
+    assert config.arrays == ("scores",)
+    assert load(tmp_path, scores_settings(arrays=["scores"])).arrays == ("scores",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"queries": None}, "queries: regime scores needs public queries, found none"),
+        ({"queries": BASE["gallery"]}, "queries: expected public embeddings, found the gal"),
+        ({"arrays": ["gram"]}, "arrays: regime scores publishes [scores], found gram"),
+        ({"arrays": ["scores", "factor"]}, "publishes [scores], found scores, factor"),
+        ({"projection": {"method": "nearest"}}, "projection: scores are clipped to their range"),
+        ({"queries": ["a"]}, "queries: "),
+    ],
+)
+def test_what_scores_can_not_have_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, scores_settings(**changes))
+    (line,) = str(caught.value).splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("written", ["1:30", "010", "0x10"])
+def test_numbers_to_another_base_are_refused(tmp_path: Path, written: str) -> None:
+    """YAML reads them as 90, 8 and 16."""
+    with pytest.raises(ConfigurationError, match=f"base ten, found '{written}'"):
+        load(tmp_path, TEXT.replace("epsilon: 1.0", f"epsilon: {written}"))
+
+
+def test_the_text_of_a_file_that_is_no_configuration_is_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not valid YAML: line 3") as refused:
+        load(tmp_path, "records:\n  - [0.123456, secret\n: x")
+    assert "0.123456" not in str(refused.value)

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.keyfile import check_binding, commitment, create_key, destroy_key, read_key
+from pipeline.keyfile import (
+    check_binding,
+    commitment,
+    create_key,
+    destroy_key,
+    read_committed_key,
+    read_key,
+)
 from scoreshield.mechanism import Mechanism, calibrate_gram
 from scoreshield.sensitivity import Adjacency, ScoreRange
 
@@ -177,3 +184,22 @@ def test_a_crash_between_overwriting_and_removing_can_be_repeated(
     assert set(key_file.read_bytes()) == {0}
     destroy_key(key_file)
     assert not key_file.exists()
+
+
+def test_a_task_takes_only_the_key_that_was_committed_to(tmp_path: Path) -> None:
+    """A key that replaces the run's own between two blocks is found at the next one."""
+    mechanism = calibrate_gram(20, 4, 1.0, 1e-6)
+    for name in ("own", "other"):
+        create_key(tmp_path / name, b"gallery", "release", mechanism)
+    committed = commitment(tmp_path / "own")
+    assert read_committed_key(tmp_path / "own", committed) == read_key(tmp_path / "own")
+    (tmp_path / "other").replace(tmp_path / "own")
+    with pytest.raises(IntegrityFailure, match="not the one that this run was started with"):
+        read_committed_key(tmp_path / "own", committed)
+
+
+def test_a_link_in_place_of_the_key_is_not_followed(tmp_path: Path) -> None:
+    create_key(tmp_path / "real", b"gallery", "release", calibrate_gram(20, 4, 1.0, 1e-6))
+    (tmp_path / "release.key").symlink_to(tmp_path / "real")
+    with pytest.raises(IntegrityFailure, match="missing or damaged"):
+        read_key(tmp_path / "release.key")

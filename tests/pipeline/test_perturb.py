@@ -14,13 +14,14 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from pipeline import blocks
-from pipeline.blocks import Triangle, matches
+from pipeline.blocks import matches
 from pipeline.cluster import open_cluster
 from pipeline.config import Cluster
 from pipeline.errors import IntegrityFailure
 from pipeline.gallery import Gallery, content_digest, read_rows
+from pipeline.geometry import Triangle
 from pipeline.ingest import ingest
-from pipeline.keyfile import create_key, read_key
+from pipeline.keyfile import commitment, create_key, read_key
 from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.project import assemble
 from pipeline.window import run_tasks
@@ -59,6 +60,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, gallery: Gallery, mechanism: 
             store=str(run / "noisy.zarr"),
             receipts=str(run / "receipts"),
             key_file=str(folder / "key"),
+            key_commitment=commitment(folder / "key"),
             release_id="gram-a",
             mechanism=mechanism,
             triangle=Triangle(N, side),

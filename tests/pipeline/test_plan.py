@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import blocks
-from pipeline.blocks import Triangle
 from pipeline.cluster import open_cluster
 from pipeline.config import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.gallery import content_digest
+from pipeline.geometry import Triangle
 from pipeline.ingest import ingest
-from pipeline.keyfile import create_key
+from pipeline.keyfile import commitment, create_key
 from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.plan import (
     MIB,
@@ -45,7 +45,9 @@ def planned(
     side: int | None = None,
     threads: int = 1,
 ) -> ReleasePlan:
-    return plan_release(calibrate_gram(n, d, 1.0, 1e-6), method, arrays, side or "auto", threads)
+    """A plan in the dense form; the blockwise one has tests of its own."""
+    mechanism = calibrate_gram(n, d, 1.0, 1e-6)
+    return plan_release(mechanism, method, arrays, side or "auto", threads, form="dense")
 
 
 @given(n=st.integers(1, 10**7), side=st.integers(16, 16384), data=st.data())
@@ -158,9 +160,11 @@ def test_more_of_anything_never_needs_less(n: int, d: int, threads: int, side: i
     # Ten million records in small blocks would be refused for their number, not their size.
     side = max(side, automatic_block_side(n))
     mechanism = calibrate_gram(n, d, 1.0, 1e-6)
-    plan = plan_release(mechanism, "aap", ("factor", "gram"), side, threads)
-    wider = plan_release(mechanism, "aap", ("factor", "gram"), side, threads + 1)
-    deeper = plan_release(replace(mechanism, d=d + 1), "aap", ("gram",), side, threads)
+    plan = plan_release(mechanism, "aap", ("factor", "gram"), side, threads, form="dense")
+    wider = plan_release(mechanism, "aap", ("factor", "gram"), side, threads + 1, form="dense")
+    deeper = plan_release(
+        replace(mechanism, d=d + 1), "aap", ("gram",), side, threads, form="dense"
+    )
     for stage, more in zip(plan.stages, wider.stages, strict=True):
         assert more.peak_worker_bytes >= stage.peak_worker_bytes > 0
         assert more.disk_bytes == stage.disk_bytes > 0
@@ -218,6 +222,7 @@ def job(tmp_path: Path) -> PerturbJob:
         store=str(tmp_path / "noisy.zarr"),
         receipts=str(tmp_path / "receipts"),
         key_file=str(tmp_path / "key"),
+        key_commitment=commitment(tmp_path / "key"),
         release_id="peak",
         mechanism=mechanism,
         triangle=triangle,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.blocks import Triangle
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.geometry import Triangle
 from pipeline.project import ProjectJob, assemble, load_projection, project_task, unprojected
 from scoreshield.projection import project
 from scoreshield.projection.certificate import smallest_eigenvalue_bound

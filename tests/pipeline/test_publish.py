@@ -16,8 +16,8 @@ from distributed import Client, LocalCluster
 
 from pipeline import arrays
 from pipeline.arrays import array_digest
-from pipeline.blocks import Triangle
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.geometry import Triangle
 from pipeline.project import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
 from pipeline.publish import (
     PublishJob,
@@ -47,7 +47,7 @@ def client() -> Iterator[Client]:
 @pytest.fixture
 def job(releases: Callable[..., Any], tmp_path: Path) -> PublishJob:
     """A job that publishes the session's projection afresh."""
-    return replace(releases().job, directory=str(tmp_path / "release"))
+    return replace(releases().job, directory=str(tmp_path / "gram-test"))
 
 
 def read(folder: str | Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -143,7 +143,9 @@ def test_a_cluster_writes_the_same_bits(
         str(made.job.noisy), triangle, 0.3, "nearest", 1e-7, 500, None, str(tmp_path / "p")
     )
     summary = run_one(client, "project", project_task, project)
-    job = PublishJob(str(tmp_path / "r"), triangle, ("factor", "gram"), project.target, None)
+    job = PublishJob(
+        str(tmp_path / "gram-test"), triangle, ("factor", "gram"), project.target, None
+    )
     prepare_release(job)
     panels = run_tasks(client, "publish-factor", publish_panel, job, range(triangle.per_side))
     assert sorted(panels) == list(range(triangle.per_side))
@@ -259,7 +261,7 @@ def test_a_damaged_projection_is_not_published(
 ) -> None:
     broken = tmp_path / "projection"
     arrays.create_group(broken / "projection.zarr")
-    arrays.create_array(broken / "projection.zarr", "factor", (50, 4), 16)
+    arrays.create_array(broken / "projection.zarr", "factor", (50, 4), (16, 4))
     prepare_release(replace(job, projection=str(broken)))
     with pytest.raises(IntegrityFailure, match="missing"):
         publish_panel(replace(job, projection=str(broken)), 0)

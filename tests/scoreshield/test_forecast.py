@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from scoreshield.forecast import forecast_gram
-from scoreshield.mechanism import calibrate_gram
+from scoreshield.calibration import compose
+from scoreshield.fixedpoint import to_fixed
+from scoreshield.forecast import clipped_errors, forecast_gram, forecast_scores
+from scoreshield.mechanism import calibrate_gram, calibrate_scores
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 
 DELTA = 1e-6
@@ -66,3 +70,66 @@ def test_the_forecast_exists_for_extreme_settings() -> None:
         forecast = forecast_gram(calibrate_gram(50, 4, epsilon, DELTA, adjacency))
         assert math.isfinite(forecast.epsilon_for_signal)
         assert 0 < forecast.shift_radius_for_signal <= 2
+
+
+def unit_queries(m: int, d: int = 16) -> NDArray[np.float32]:
+    return to_fixed(np.random.default_rng(1).normal(size=(m, d)))
+
+
+ADJACENCIES = [
+    (None, FULL_RANGE),
+    (None, ScoreRange(0, 1)),
+    (Adjacency("shift", 0.1), FULL_RANGE),
+    (Adjacency("output", 0.5), FULL_RANGE),
+]
+
+
+@pytest.mark.parametrize(("adjacency", "score_range"), ADJACENCIES)
+@pytest.mark.parametrize("m", [1, 2, 40])
+def test_separate_releases_at_the_forecast_noise_compose_to_the_joint_epsilon(
+    m: int, adjacency: Adjacency | None, score_range: ScoreRange
+) -> None:
+    joint = calibrate_scores(500, unit_queries(m), 2.0, DELTA, adjacency, score_range)
+    forecast = forecast_scores(joint)
+    one = np.eye(1, 16, dtype=np.float32)
+    alone = calibrate_scores(500, one, 2.0, DELTA, adjacency, score_range).guarantee.sensitivity
+    multiplier = forecast.separate_sigma / alone.value
+    assert compose([multiplier] * m, DELTA) == pytest.approx(2.0, rel=1e-5)
+    assert forecast.sigma <= forecast.separate_sigma * (1 + 1e-9)
+    assert m > 1 or forecast.sigma == pytest.approx(forecast.separate_sigma, rel=1e-5)
+
+
+def test_a_joint_release_of_different_queries_is_cheaper_and_of_like_ones_is_not() -> None:
+    different = forecast_scores(calibrate_scores(500, np.eye(8, dtype=np.float32), 2.0, DELTA))
+    assert different.separate_sigma / different.sigma == pytest.approx(math.sqrt(8), rel=1e-5)
+    like = np.repeat(unit_queries(1), 8, axis=0)
+    same = forecast_scores(calibrate_scores(500, like, 2.0, DELTA))
+    assert same.separate_sigma / same.sigma == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize(("adjacency", "score_range"), ADJACENCIES)
+def test_the_named_epsilon_brings_the_noise_of_scores_to_half_the_range(
+    adjacency: Adjacency | None, score_range: ScoreRange
+) -> None:
+    queries = unit_queries(5)
+    forecast = forecast_scores(calibrate_scores(500, queries, 1.0, DELTA, adjacency, score_range))
+    there = calibrate_scores(
+        500, queries, forecast.epsilon_for_signal, DELTA, adjacency, score_range
+    )
+    assert there.sigma == pytest.approx(forecast.half_range, rel=1e-4)
+    assert forecast.carries_signal == (forecast.epsilon_for_signal < 1)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.4, 3.0])
+@pytest.mark.parametrize("score_range", [FULL_RANGE, ScoreRange(0, 1), ScoreRange(0.2, 0.3)])
+def test_clipped_errors_are_those_of_simulated_scores(
+    sigma: float, score_range: ScoreRange
+) -> None:
+    noise = sigma * np.random.default_rng(2).standard_normal(400_000)
+    low, high = score_range.low, score_range.high
+    for clean, forecast in zip(
+        ((low + high) / 2, high), clipped_errors(sigma, score_range), strict=True
+    ):
+        squared = (np.clip(clean + noise, low, high) - clean) ** 2
+        deviation = squared.std() / math.sqrt(squared.size)
+        assert abs(forecast**2 - squared.mean()) < 4 * deviation

@@ -40,7 +40,7 @@ from scoreshield.sensitivity import Adjacency, ScoreRange
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "manifest.schema.json"
 NOISY = NoisyRecord(sha256="a" * 64, blocks=3, block_side=20, dtype="float32")
-ARRAYS = {"gram": ArrayRecord(shape=(30, 30), dtype="float32", sha256="b" * 64)}
+ARRAYS = {"gram": ArrayRecord(shape=(30, 30), chunks=(20, 20), dtype="float32", sha256="b" * 64)}
 
 
 def noisy_gram(n: int = 30) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -75,7 +75,7 @@ def test_a_manifest_survives_json(method: str) -> None:
 
 @given(
     st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=20),
+    st.text(max_size=20).filter(str.isprintable),
     st.integers(-(2**60), 2**60),
 )
 def test_any_number_and_text_survives_json(number: float, text: str, integer: int) -> None:
@@ -122,22 +122,36 @@ def test_canonical_bytes_change_with_any_fact(place: str) -> None:
     assert canonical_bytes(from_json(json.dumps(content))) != canonical_bytes(manifest)
 
 
+EDITS: dict[str, tuple[str, Any]] = {
+    "unknown field": ("mechanism.seed", 7),
+    "text for a number": ("mechanism.sigma", "3.0"),
+    "negative epsilon": ("privacy.epsilon", -1.0),
+    "short digest": ("arrays.gram.sha256", "b" * 63),
+    "local time": ("published_at", "2026-03-04 05:06"),
+    "float for a fraction": ("composition.spent_after.mu_squared", "0.25"),
+    "lineage": ("composition.lineage", "f" * 32 + "\n"),
+    "forged line": ("release_id", "x, schema 1\nok    signature"),
+    "line end": ("release_id", "x\n"),
+    "capital": ("release_id", "Gram"),
+    "path": ("release_id", "../x"),
+    "long name": ("release_id", "x" * 65),
+    "terminal code": ("software.\x1b[8m", "1"),
+    "line break": ("privacy.trust_assumptions", "nobody\nok    signature: trusted"),
+    "turned text": ("mechanism.sensitivity.derivation", "\u202e0.1"),
+}
+
+
 def _edited(edit: str) -> str:
     content = json.loads(to_json(full_manifest()))
-    if edit == "unknown field":
-        content["mechanism"]["seed"] = 7
-    elif edit == "missing field":
+    if edit == "missing field":
         del content["privacy"]["delta"]
-    elif edit == "text for a number":
-        content["mechanism"]["sigma"] = "3.0"
-    elif edit == "negative epsilon":
-        content["privacy"]["epsilon"] = -1.0
-    elif edit == "short digest":
-        content["arrays"]["gram"]["sha256"] = "b" * 63
-    elif edit == "local time":
-        content["published_at"] = "2026-03-04 05:06"
-    elif edit == "float for a fraction":
-        content["composition"]["spent_after"]["mu_squared"] = "0.25"
+        return json.dumps(content)
+    place, value = EDITS[edit]
+    *path, last = place.split(".")
+    inner = content
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
     return json.dumps(content)
 
 
@@ -151,11 +165,26 @@ def _edited(edit: str) -> str:
         ("short digest", "arrays.gram.sha256"),
         ("local time", "published_at"),
         ("float for a fraction", "composition.spent_after.mu_squared"),
+        ("lineage", "composition.lineage"),
+        ("forged line", "release_id"),
+        ("line end", "release_id"),
+        ("capital", "release_id"),
+        ("path", "release_id"),
+        ("long name", "release_id"),
+        ("terminal code", "software"),
+        ("line break", "privacy.trust_assumptions"),
+        ("turned text", "mechanism.sensitivity.derivation"),
     ],
 )
 def test_a_wrong_field_is_named(edit: str, named: str) -> None:
-    with pytest.raises(InputRejected, match=named.replace(".", r"\.")):
+    with pytest.raises(InputRejected, match=named.replace(".", r"\.")) as refused:
         from_json(_edited(edit))
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["in-memory", "x" * 64 + "-not-private", "0", "a.b_c-d"])
+def test_every_name_that_a_release_can_get_is_accepted(name: str) -> None:
+    build_manifest(CALIBRATED, POST, release_id=name, published_at=None, software={})
 
 
 @pytest.mark.parametrize(
@@ -232,8 +261,17 @@ def test_the_statement_says_which_guarantee(adjacency: Adjacency, words: str) ->
     assert privacy.adjacency == adjacency.kind
     assert privacy.radius == adjacency.radius
     assert privacy.implied_record_replacement.epsilon == mechanism.implied.epsilon
-    implied = f"this implies only epsilon = {mechanism.implied.epsilon:.9g}"
+    implied = f"this implies only epsilon = {mechanism.implied.epsilon!r}"
     assert (implied in privacy.statement) == (adjacency.kind != "record")
+
+
+def test_the_statement_rounds_no_bound_down() -> None:
+    mechanism = calibrate_gram(30, 5, 1.00000000049, 1.00000000049e-6, Adjacency("shift", 0.1))
+    statement = full_manifest(mechanism).privacy.statement
+    assert "at most exp(1.00000000049), apart" in statement
+    assert "at most 1.00000000049e-06." in statement
+    assert f"epsilon = {mechanism.implied.epsilon!r} at" in statement
+    assert "at most exp(2), apart" in full_manifest().privacy.statement
 
 
 def test_the_mechanism_is_stated_as_calibrated() -> None:

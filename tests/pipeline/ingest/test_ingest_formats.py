@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -255,3 +257,30 @@ def test_zarr_chunk_that_is_damaged(tmp_path):
     chunk = tmp_path / "a.zarr" / "c" / "0" / "0"
     chunk.write_bytes(b"\x01" + chunk.read_bytes()[1:])
     assert "could not be read" in refusal(tmp_path / "a.zarr", tmp_path)
+
+
+def test_zarr_v2_that_asks_to_be_unpickled_is_refused_unread(tmp_path):
+    """Unpickling a chunk runs whatever its author wrote."""
+    source, trap = tmp_path / "source.zarr", tmp_path / "sprung"
+
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (trap,)
+
+    source.mkdir()
+    metadata = {
+        "zarr_format": 2,
+        "shape": [4, 3],
+        "chunks": [4, 3],
+        "dtype": "<f4",
+        "order": "C",
+        "fill_value": 0.0,
+        "compressor": None,
+        "filters": [{"id": "pickle"}],
+    }
+    for dtype in ("<f4", "|O"):
+        (source / ".zarray").write_text(json.dumps({**metadata, "dtype": dtype}))
+        (source / "0.0").write_bytes(pickle.dumps(Trap()))
+        (tmp_path / dtype).mkdir()
+        refusal(source, tmp_path / dtype)
+        assert not trap.exists()

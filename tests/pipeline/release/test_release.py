@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import zarr
 from numpy.typing import NDArray
@@ -26,8 +29,10 @@ from pipeline.errors import (
 from pipeline.gallery import content_digest, read_rows
 from pipeline.ingest import ingest
 from pipeline.keyfile import create_key, read_key
+from pipeline.ledger.verify import adopt_ledger
 from pipeline.open import open_release
 from pipeline.release import abandon
+from pipeline.signing import KEY_FILE
 from pipeline.sources import _copy_folder
 from pipeline.status import release_status
 from pipeline.verify import verify_release
@@ -92,10 +97,8 @@ class TestOneCommand:
 class TestNothingIsLeftBehind:
     def test_no_file_and_no_output_holds_the_key(self, finished: Any) -> None:
         key = finished.key
-        forms = [key, key.hex().encode(), key.hex().upper().encode(), key[::-1]]
-        forms += [base64.b64encode(key).rstrip(b"="), base64.urlsafe_b64encode(key).rstrip(b"=")]
         for path, content in everything_written(finished).items():
-            for form in forms:
+            for form in forms_of(key):
                 assert form not in content, path
 
     def test_no_file_and_no_output_holds_clean_similarities(self, finished: Any) -> None:
@@ -108,8 +111,85 @@ class TestNothingIsLeftBehind:
     def test_the_search_finds_what_it_looks_for(self, finished: Any) -> None:
         patterns = clean_patterns(finished.curator)
         clean = clean_gram(finished.curator)
-        for planted in (clean[3:5, 10:40], clean[7:8, 90:].astype(np.float32)):
+        grid = finished.curator.prepared().mechanism.grid
+        for planted in (
+            clean[3:5, 10:40],
+            clean[7:8, 90:].astype(np.float32),
+            np.rint(clean[3:5, 10:40] * 2.0**48).astype(np.int64),
+            np.rint(clean[3:5, 10:40] / grid),
+            np.rint(clean[3:5, 10:40] / grid).astype(np.int64),
+        ):
             assert holds(b"abc" + planted.tobytes() + b"x", patterns)
+        key = finished.key
+        for planted_key in (key, key.hex().encode(), base64.b64encode(b"x" + key + b"yz")):
+            assert any(form in b"abc" + planted_key for form in forms_of(key))
+
+
+@pytest.fixture(scope="module")
+def halted(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Any:
+    made = toolbox.curator(tmp_path_factory.mktemp("halted"))
+    made.write_source(n=640)
+    made.settings["cluster"] = {"workers": 2, "memory_limit": "1GiB"}
+    made.configure()
+    process = made.start("release", "release.yaml")
+    receipts = "private/runs/*/receipts/*.json"
+    toolbox.wait_until(lambda: len(list(made.root.glob(receipts))) >= 10)
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        (file,) = made.root.glob("private/runs/*/release.key")
+        key = bytes.fromhex(json.loads(file.read_text())["key"])
+        seen = {path: path.read_bytes() for path in made.root.rglob("*") if path.is_file()}
+        for number in process_group(process.pid):
+            for name in ("cmdline", "environ"):
+                path = Path("/proc") / str(number) / name
+                seen[path] = path.read_bytes()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+    seen |= {Path("stdout"): output.encode(), Path("stderr"): errors.encode()}
+    assert seen.pop(file)
+    seen.pop(made.root / "source.npy")
+    return made, key, seen
+
+
+class TestNothingShowsWhileItRuns:
+    """A run is stopped between two blocks, and everything that others might see is searched."""
+
+    def test_the_places_that_matter_are_among_those_searched(self, halted: Any) -> None:
+        names = [str(path) for path in halted[2]]
+        for place in ("/scratch/", "/noisy.zarr/", "log.jsonl", "run.json", "cmdline", "environ"):
+            assert any(place in name for name in names), place
+        assert sum(name.endswith("cmdline") for name in names) >= 3
+
+    def test_the_key_is_in_its_file_alone(self, halted: Any) -> None:
+        _, key, seen = halted
+        for path, content in seen.items():
+            for form in forms_of(key):
+                assert form not in content, path
+
+    def test_clean_similarities_are_nowhere(self, halted: Any) -> None:
+        made, _, seen = halted
+        patterns = clean_patterns(made)
+        gallery = Path(made.prepared().gallery.path)
+        for path, content in seen.items():
+            if not path.is_relative_to(gallery):
+                assert not holds(content, patterns), path
+
+
+def process_group(leader: int) -> list[int]:
+    """Every process that a command started, and the command."""
+    command = psutil.Process(leader)
+    return [leader, *(child.pid for child in command.children(recursive=True))]
+
+
+def forms_of(key: bytes) -> list[bytes]:
+    """What a key looks like in files and on screens; inside of base64, at all three alignments."""
+    forms = [key, key.hex().encode(), key.hex().upper().encode(), key[::-1], repr(key).encode()]
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            # Without the digits that share bits with what stands before or after the key.
+            forms.append(encode(bytes(before) + key)[4 if before else 0 : 40])
+    return forms
 
 
 def everything_written(finished: Any) -> dict[Path, bytes]:
@@ -146,23 +226,31 @@ def clean_patterns(curator: Any) -> NDArray[np.uint64]:
     parts = [
         off_diagonal,
         off_diagonal * 2.0**48,
+        np.rint(off_diagonal * 2.0**48).astype(np.int64),
         np.rint(off_diagonal / grid) * grid,
+        np.rint(off_diagonal / grid),
+        np.rint(off_diagonal / grid).astype(np.int64),
         *(np.ascontiguousarray(pair).view(np.float64).ravel() for pair in pairs),
     ]
     return np.unique(np.concatenate([part.view(np.uint64) for part in parts]))
 
 
 def holds(content: bytes, patterns: NDArray[np.uint64]) -> bool:
-    """Whether any eight bytes, at any offset, are among the sorted ``patterns``."""
+    """Whether any eight bytes, at any offset, are among the sorted ``patterns``.
+
+    Of eight bytes of which four are zero, such as a value on a coarse grid, two in a row must be:
+    one alone may be a padding zero before a noisy float32.
+    """
     for offset in range(8):
         size = (len(content) - offset) // 8
         if size < 1:
             continue
         words = np.frombuffer(content, "<u8", size, offset)
-        # Zero is no secret: padding and grid values at zero look alike.
-        words = words[words != 0]
         nearest = np.searchsorted(patterns, words).clip(max=len(patterns) - 1)
-        if (patterns[nearest] == words).any():
+        # Zero is no secret: padding and grid values at zero look alike.
+        found = (patterns[nearest] == words) & (words != 0)
+        telling = (words & np.uint64(0xFFFFFFFF) != 0) & (words >> np.uint64(32) != 0)
+        if (found & telling).any() or (found[1:] & found[:-1]).any():
             return True
     return False
 
@@ -274,10 +362,17 @@ class TestChangedSettings:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
         curator.release(gallery="made.zarr", release="faces", arrays=["factor"])
         changes = {"gallery": "made.zarr", "release": "faces", "private": "elsewhere"}
+        with pytest.raises(BudgetRefused, match="this private folder has never seen it"):
+            curator.release(**changes)
+        config = curator.load(**changes)
+        adopt_ledger(config.ledger.url, config.private)
+        with pytest.raises(IntegrityFailure, match="not published by the holder of that key"):
+            curator.release(**changes, arrays=["factor"])
+        # Not even with the curator's own signing key.
+        shutil.copy(curator.root / "private" / KEY_FILE, config.private / KEY_FILE)
         for different, place in (
             ({"arrays": ["gram"]}, "arrays"),
             ({"arrays": ["factor"], "projection": {"method": "nearest"}}, "projection.method"),
-            ({"arrays": ["factor"], "gallery": "source.npy"}, "lineage"),
         ):
             with pytest.raises(ConfigurationError, match=f"is another release: it has {place}"):
                 curator.release(**{**changes, **different})
@@ -305,7 +400,7 @@ class TestChangedGallery:
         curator.configure()
         refused = curator.command("release", "release.yaml")
         assert refused.returncode == 5
-        assert "another gallery" in refused.stderr
+        assert "other content" in refused.stderr
         curator.write_source(seed=1)
         assert curator.release().newly
         curator.assert_spent_once()
@@ -329,7 +424,7 @@ class TestChangedGallery:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
         curator.interrupt("perturb", 4, gallery="made.zarr")
         swap_two_rows(curator.root / "made.zarr")
-        with pytest.raises(IntegrityFailure, match="another gallery"):
+        with pytest.raises(IntegrityFailure, match="other content"):
             curator.release(gallery="made.zarr")
 
     def test_a_gallery_edited_after_its_release_is_not_taken_for_released(
@@ -337,7 +432,7 @@ class TestChangedGallery:
     ) -> None:
         curator = copied(finished)
         swap_two_rows(curator.prepared().gallery.path)
-        with pytest.raises(IntegrityFailure, match="made from other content"):
+        with pytest.raises(IntegrityFailure, match="other content"):
             curator.release()
 
     def test_a_gallery_edited_while_it_is_perturbed_leaves_no_noise_behind(
@@ -442,7 +537,7 @@ class TestBudget:
     def test_a_lost_ledger_is_not_made_again(self, finished: Any) -> None:
         curator = copied(finished)
         (curator.root / "ledger.db").unlink()
-        with pytest.raises(BudgetRefused, match="was released before"):
+        with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
             curator.release(projection={"method": "nearest"})
 
 
@@ -459,8 +554,19 @@ class TestAbandoning:
         with pytest.raises(BudgetRefused, match="was abandoned"):
             curator.release(release="faces")
         (curator.root / "ledger.db").unlink()
-        with pytest.raises(BudgetRefused, match="was released before"):
+        with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
             curator.release(release="again")
+
+    def test_a_run_is_named_where_its_source_has_grown(self, curator: Any) -> None:
+        run = curator.interrupt("perturb", 1) or curator.prepared()
+        rows = np.load(curator.root / "source.npy")
+        np.save(curator.root / "source.npy", np.vstack([rows, rows[:1] + 1]))
+        curator.command("plan", "release.yaml")
+        with pytest.raises(BudgetRefused, match="no run of that name"):
+            abandon(curator.load(), "../" + run.release_id)
+        account = abandon(curator.load(), run.release_id)
+        assert [entry.state for entry in account.entries] == ["abandoned"]
+        assert not run.folder.key_file.exists()
 
     def test_it_needs_no_source_any_more(self, curator: Any) -> None:
         curator.interrupt("perturb", 1)

@@ -1,0 +1,143 @@
+"""Blockwise projection on a local cluster: whole releases, one product, its growth and scaling.
+
+`release` times the stages of whole releases of random clustered records. `product` times a product
+with 256 columns, blocks held by the workers, at several sizes and numbers of workers: the growth
+exponent and the speed-up are ratios measured in one run.
+
+    python benchmarks/blockwise.py release --n 20000 --methods shrink nearest aap
+    python benchmarks/blockwise.py product --n 10000 20000 --workers 1 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import blocks
+from pipeline.cluster import open_cluster
+from pipeline.config import Cluster, load_config
+from pipeline.geometry import Triangle
+from pipeline.operator import ClusterOperator, NoisyBlocks
+from pipeline.panel_file import row_ranges
+from pipeline.panel_store import ClusterPanels
+from pipeline.plan import automatic_block_side
+from pipeline.record import Timings
+from pipeline.release import release
+
+COLUMNS = 256
+REPETITIONS = 3
+
+CONFIG = """
+gallery: gallery.npy
+privacy: {{epsilon: {epsilon}, delta: 1.0e-6, adjacency: record}}
+projection: {{method: {method}}}
+arrays: [factor]
+ledger: {{url: "sqlite:///ledger.db", epsilon: {epsilon}, delta: 1.0e-6, create: true}}
+cluster: {{workers: {workers}, memory_limit: 4GiB}}
+"""
+
+
+def main() -> None:
+    """Run what the command line asks for; one JSON line a result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    whole = commands.add_parser("release")
+    whole.add_argument("--n", type=int, default=20_000)
+    whole.add_argument("--d", type=int, default=128)
+    whole.add_argument("--epsilon", type=float, default=200.0)
+    whole.add_argument("--workers", type=int, default=2)
+    whole.add_argument("--methods", nargs="+", default=["shrink", "nearest", "aap"])
+    product = commands.add_parser("product")
+    product.add_argument("--n", type=int, nargs="+", default=[10_000, 20_000, 40_000])
+    product.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    arguments = parser.parse_args()
+    if arguments.command == "release":
+        for method in arguments.methods:
+            print(json.dumps(timed_release(arguments, method)), flush=True)
+    else:
+        for result in timed_products(arguments.n, arguments.workers):
+            print(json.dumps(result), flush=True)
+
+
+def timed_release(arguments: argparse.Namespace, method: str) -> dict[str, Any]:
+    """Seconds of each stage of one release, and what its manifest says of the projection."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "gallery.npy", clustered(arguments.n, arguments.d))
+        file = Path(folder) / "release.yaml"
+        file.write_text(
+            CONFIG.format(method=method, epsilon=arguments.epsilon, workers=arguments.workers)
+        )
+        timings, start = Timings(), time.perf_counter()
+        manifest = release(load_config(file), timings).manifest
+        seconds = time.perf_counter() - start
+    projection = manifest.post_processing
+    return {
+        "method": method,
+        "n": arguments.n,
+        "sigma": manifest.mechanism.sigma,
+        "seconds": round(seconds, 1),
+        **{f"seconds_{stage}": value for stage, value in timings.seconds.items()},
+        "products": projection.products,
+        "iterations": projection.iterations,
+        "rank": projection.rank,
+        "converged": projection.converged,
+    }
+
+
+def clustered(n: int, d: int) -> np.ndarray:
+    """Unit vectors around 64 centres."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(64, d))[random.integers(64, size=n)]
+    rows = rows + 0.5 * random.normal(size=(n, d))
+    return (rows / np.linalg.norm(rows, axis=1)[:, None]).astype(np.float32)
+
+
+def timed_products(sizes: list[int], workers: list[int]) -> list[dict[str, Any]]:
+    """Seconds of a product at every size and number of workers; ratios to what came before."""
+    seconds = {}
+    results = []
+    for count in workers:
+        for n in sizes:
+            seconds[n, count] = product_seconds(n, count)
+            results.append({"n": n, "workers": count, "seconds": round(seconds[n, count], 3)})
+            if n != sizes[0]:
+                growth = seconds[n, count] / seconds[sizes[0], count]
+                results[-1]["exponent"] = round(math.log(growth) / math.log(n / sizes[0]), 2)
+            if count != workers[0]:
+                results[-1]["speed_up"] = round(seconds[n, workers[0]] / seconds[n, count], 2)
+    return results
+
+
+def product_seconds(n: int, workers: int) -> float:
+    """Least seconds of a product with blocks held by the workers."""
+    triangle = Triangle(n, automatic_block_side(n))
+    cluster = Cluster(workers=workers, memory_limit="8GiB")
+    with tempfile.TemporaryDirectory() as name, open_cluster(cluster, Path(name)) as client:
+        path = str(Path(name) / "noisy.zarr")
+        blocks.create_store(path, triangle)
+        block = np.random.default_rng(0).normal(size=triangle.shape).astype(np.float32)
+        for index in range(triangle.count):
+            rows, columns = triangle.region(index)
+            part = block[: rows.stop - rows.start, : columns.stop - columns.start]
+            blocks.write_block(path, triangle, index, part)
+        algebra = ClusterPanels(client, Path(name), row_ranges(n, workers))
+        operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
+        panel = algebra.start(COLUMNS)
+        operator.matmat(panel)
+        times = []
+        for _ in range(REPETITIONS):
+            start = time.perf_counter()
+            operator.matmat(panel)
+            times.append(time.perf_counter() - start)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Products of a symmetric matrix, known by the blocks of its upper triangle, with stored panels.
+
+One product is one task for each share of the blocks and one for each row range. A share multiplies
+its blocks, B·W_j into rows i and Bᵀ·W_i into rows j, and writes the partial sums of its two spans
+of rows; a row range adds up, in float64, the partial sums that touch it. Partial sums are named for
+product and share and written atomically, so a repeated task changes nothing.
+
+Where the blocks come from is the source's: read from the noisy store, through a cache of the
+worker, or computed from two row panels of a factor.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from pipeline import block_cache
+from pipeline.blas import one_thread
+from pipeline.blocks import read_block
+from pipeline.geometry import Triangle
+from pipeline.panel_file import FloatPanel, PanelFile, chunks_of, read_rows, write_rows
+from pipeline.panel_store import ClusterPanel, ClusterPanels
+from pipeline.shares import Places, Share, cut_shares
+from pipeline.window import run_at_once
+from scoreshield.projection.aap import relaxed_box
+
+
+class BlockSource(Protocol):
+    """Where the blocks of a symmetric matrix come from; sent to tasks, so small."""
+
+    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
+        """Block (i, j), i ≤ j, not to be changed, and the bytes of noisy blocks read for it."""
+
+
+@dataclass(frozen=True)
+class NoisyBlocks:
+    """The stored noisy matrix, with the unit diagonal that it has by definition.
+
+    Attributes
+    ----------
+    path : the block store
+    triangle : its geometry
+    cache_bytes : most bytes of blocks that a worker holds
+    """
+
+    path: str
+    triangle: Triangle
+    cache_bytes: int
+
+    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
+        """Block (i, j) from the worker's cache or the store."""
+        index = self.triangle.index(i, j)
+        block, read = block_cache.of_this_worker.get(
+            self.path,
+            index,
+            self.cache_bytes,
+            lambda: read_block(self.path, self.triangle, index),
+        )
+        if i == j:
+            block = block.copy()
+            np.fill_diagonal(block, 1.0)
+        return block, read
+
+
+@dataclass(frozen=True)
+class ClippedFactorBlocks:
+    """R_ω(F·Fᵀ), the iterate of ``aap``: a block is computed when it is needed, never stored.
+
+    Attributes
+    ----------
+    factor : F, (n, r)
+    relaxation : ω
+    triangle : how the matrix is cut
+    """
+
+    factor: PanelFile
+    relaxation: float
+    triangle: Triangle
+
+    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
+        """Block (i, j) from two row panels of F."""
+        left = self.factor.read(self.triangle.span(i))
+        right = left if i == j else self.factor.read(self.triangle.span(j))
+        product = left @ right.T
+        relaxed = relaxed_box(product, self.relaxation, 0 if i == j else None)  # type: ignore[arg-type]
+        block: FloatPanel = relaxed.astype(np.float32, copy=False)
+        return block, 0
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Partial sums of one share over one span of rows, (rows, k)."""
+
+    path: str
+    start: int
+    stop: int
+    columns: int
+
+    def read(self, rows: slice) -> FloatPanel:
+        """Some of the rows, counted in the whole matrix."""
+        within = slice(rows.start - self.start, rows.stop - self.start)
+        return read_rows(Path(self.path), within, self.columns)
+
+
+@dataclass(frozen=True)
+class ShareJob:
+    """One product: source of the blocks, panel W, folder of the partial sums."""
+
+    source: BlockSource
+    triangle: Triangle
+    panel: PanelFile
+    folder: str
+
+    def partials(self, share: Share) -> tuple[Partial, ...]:
+        """What a share writes: the sums over its rows, and over its columns where they differ."""
+        spans = [share.rows] if share.diagonal else [share.rows, share.columns]
+        return tuple(
+            Partial(
+                f"{self.folder}/{share.index}-{part}.f32",
+                self.triangle.span(span[0]).start,
+                self.triangle.span(span[-1]).stop,
+                self.panel.columns,
+            )
+            for part, span in enumerate(spans)
+        )
+
+
+class ClusterOperator:
+    """A symmetric matrix by its products with panels, computed on the cluster.
+
+    Parameters
+    ----------
+    algebra : home of the panels
+    source : of the blocks
+    triangle : how the matrix is cut
+    held : a panel that the source reads, which lives as long as the operator
+    """
+
+    def __init__(
+        self,
+        algebra: ClusterPanels,
+        source: BlockSource,
+        triangle: Triangle,
+        held: ClusterPanel | None = None,
+    ) -> None:
+        self._algebra = algebra
+        self._held = held
+        self._source = source
+        self._triangle = triangle
+        threads = sum(algebra.client.nthreads().values())
+        self._shares = cut_shares(triangle.per_side, max(1, threads))
+        self._places = Places(self._shares)
+        self.bytes_read = 0
+        """Bytes of noisy blocks that all products so far have read from storage."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows and columns."""
+        return self._triangle.n
+
+    def matmat(self, W: ClusterPanel, /) -> ClusterPanel:
+        """Product G·W, (n, k) → (n, k)."""
+        algebra, client = self._algebra, self._algebra.client
+        panel = algebra.stored(W)
+        folder = algebra.new_folder()
+        job = ShareJob(self._source, self._triangle, panel, str(folder))
+        places = self._places.among(client.nthreads())
+        # The largest first: what is left at the end is small.
+        order = sorted(self._shares, key=lambda share: -share.work)
+        self.bytes_read += sum(
+            run_at_once(
+                client,
+                f"multiply-{folder.name}",
+                multiply_share,
+                [(job, share) for share in order],
+                [places[share.index] for share in order],
+            )
+        )
+        partials = [partial for share in self._shares for partial in job.partials(share)]
+        product = algebra.written(
+            panel.columns, add_partials, lambda rows: _touching(partials, rows)
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        return algebra.adopt(product)
+
+
+def clipped_factor(
+    algebra: ClusterPanels, triangle: Triangle, factor: ClusterPanel, relaxation: float
+) -> ClusterOperator:
+    """R_ω(F·Fᵀ) by its products, (n, r) → an operator on n rows."""
+    source = ClippedFactorBlocks(algebra.stored(factor), relaxation, triangle)
+    return ClusterOperator(algebra, source, triangle, held=factor)
+
+
+def multiply_share(task: tuple[ShareJob, Share], _: int) -> int:
+    """Write the partial sums of one share; returns the bytes of noisy blocks it has read."""
+    job, share = task
+    partials = job.partials(share)
+    panels = [job.panel.read(slice(partial.start, partial.stop)) for partial in partials]
+    sums = [np.zeros_like(panel) for panel in panels]
+    total = 0
+    with one_thread():
+        for i, j in _blocks(share):
+            block, read = job.source.block(i, j)
+            total += read
+            rows = _within(job.triangle.span(i), partials[0])
+            columns = _within(job.triangle.span(j), partials[-1])
+            sums[0][rows] += block @ panels[-1][columns]
+            if i != j:
+                sums[-1][columns] += block.T @ panels[0][rows]
+    for partial, values in zip(partials, sums, strict=True):
+        write_rows(Path(partial.path), iter([values]))
+    return total
+
+
+def add_partials(job: tuple[PanelFile, list[Partial]], index: int) -> None:
+    """Write one row range of a product: the partial sums that touch it, added up in float64."""
+    file, partials = job
+    file.write(index, _added(partials, file.ranges.span(index), file.columns))
+
+
+def _added(partials: list[Partial], rows: slice, columns: int) -> Iterator[FloatPanel]:
+    for chunk in chunks_of(rows):
+        total = np.zeros((chunk.stop - chunk.start, columns))
+        for partial in _touching(partials, chunk):
+            overlap = slice(max(chunk.start, partial.start), min(chunk.stop, partial.stop))
+            total[overlap.start - chunk.start : overlap.stop - chunk.start] += partial.read(overlap)
+        yield total.astype(np.float32)
+
+
+def _touching(partials: list[Partial], rows: slice) -> list[Partial]:
+    return [part for part in partials if part.start < rows.stop and part.stop > rows.start]
+
+
+def _blocks(share: Share) -> Iterator[tuple[int, int]]:
+    return ((i, j) for j in share.columns for i in share.rows if i <= j)
+
+
+def _within(span: slice, partial: Partial) -> slice:
+    """Rows of the matrix as rows of a partial sum."""
+    return slice(span.start - partial.start, span.stop - partial.start)

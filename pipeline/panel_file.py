@@ -1,0 +1,146 @@
+"""Tall panels (n × k) on shared storage: float32 numbers in one file for each row range.
+
+A row range is written whole, by one task, under a temporary name that is then replaced, so that a
+repeated task leaves the same file and no reader ever sees half of one. Any rows can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import IntegrityFailure
+
+FloatPanel = NDArray[np.float32]
+
+FEWEST_ROWS = 4096
+"""Rows of a range below which a task costs more than what it does."""
+
+RANGES_PER_THREAD = 3
+"""Row ranges for each thread of the cluster: enough to even out, few enough to be worth a task."""
+
+CHUNK_ROWS = 2048
+"""Rows that a task handles at once; memory depends on it, results do not."""
+
+
+@dataclass(frozen=True)
+class RowRanges:
+    """The rows 0 to n, cut into ranges of ``rows``, the last one of what is left."""
+
+    n: int
+    rows: int
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        return -(-self.n // self.rows)
+
+    def span(self, index: int) -> slice:
+        """Rows of one range."""
+        return slice(index * self.rows, min((index + 1) * self.rows, self.n))
+
+
+def row_ranges(n: int, threads: int, fewest: int = FEWEST_ROWS) -> RowRanges:
+    """Ranges for a cluster of that many threads, each of at least ``fewest`` rows."""
+    return RowRanges(n, min(n, max(fewest, -(-n // (RANGES_PER_THREAD * threads)))))
+
+
+@dataclass(frozen=True)
+class PanelFile:
+    """A stored panel.
+
+    Attributes
+    ----------
+    folder : folder that holds one file for each row range
+    ranges : how its rows are cut
+    columns : k
+    """
+
+    folder: str
+    ranges: RowRanges
+    columns: int
+
+    def path(self, index: int) -> Path:
+        """File of one row range."""
+        return Path(self.folder) / f"{index}.f32"
+
+    def read(self, rows: slice) -> FloatPanel:
+        """Some rows, (rows, k).
+
+        Raises
+        ------
+        IntegrityFailure
+            A file is missing or cut short.
+        """
+        if self.ranges.rows and rows.stop <= self.ranges.span(rows.start // self.ranges.rows).stop:
+            return self._read_within(rows)
+        result = np.empty((rows.stop - rows.start, self.columns), dtype=np.float32)
+        start = rows.start
+        while start < rows.stop:
+            stop = min(self.ranges.span(start // self.ranges.rows).stop, rows.stop)
+            result[start - rows.start : stop - rows.start] = self._read_within(slice(start, stop))
+            start = stop
+        return result
+
+    def write(self, index: int, chunks: Iterator[FloatPanel]) -> None:
+        """Write one row range from its chunks of rows, top to bottom."""
+        write_rows(self.path(index), chunks)
+
+    def sync(self) -> None:
+        """Make the panel survive a power cut."""
+        for index in range(self.ranges.count):
+            descriptor = os.open(self.path(index), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _read_within(self, rows: slice) -> FloatPanel:
+        index = rows.start // self.ranges.rows
+        first = rows.start - self.ranges.span(index).start
+        return read_rows(
+            self.path(index), slice(first, first + rows.stop - rows.start), self.columns
+        )
+
+
+def chunks_of(rows: slice) -> Iterator[slice]:
+    """The rows in chunks that a task handles at once."""
+    for start in range(rows.start, rows.stop, CHUNK_ROWS):
+        yield slice(start, min(start + CHUNK_ROWS, rows.stop))
+
+
+def write_rows(path: Path, chunks: Iterator[FloatPanel]) -> None:
+    """Write a file of float32 rows under a temporary name, then give it its own."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "wb") as file:
+        for chunk in chunks:
+            np.ascontiguousarray(chunk, dtype="<f4").tofile(file)
+    os.replace(temporary, path)
+
+
+def read_rows(path: Path, rows: slice, columns: int) -> FloatPanel:
+    """Some rows, counted from the top of the file, of a file of float32 rows.
+
+    Raises
+    ------
+    IntegrityFailure
+        The file is missing or cut short.
+    """
+    count = (rows.stop - rows.start) * columns
+    try:
+        values = np.fromfile(path, dtype="<f4", count=count, offset=4 * rows.start * columns)
+    except OSError as error:
+        raise IntegrityFailure(f"{path}: a part of a panel can't be read: {error}") from error
+    if values.size != count:
+        raise IntegrityFailure(
+            f"{path} holds {values.size} of the {count} numbers expected from row {rows.start} on; "
+            "it was cut short or removed by something else"
+        )
+    panel: FloatPanel = values.reshape(rows.stop - rows.start, columns)
+    return panel

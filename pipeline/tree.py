@@ -1,0 +1,84 @@
+"""What lies in a folder, seen without following links.
+
+A link could name a file outside a release, and a pipe would keep its reader waiting for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from pipeline.errors import IntegrityFailure
+from scoreshield.printable import printable
+
+
+def read_plain_file(path: Path) -> bytes:
+    """Content of a regular file.
+
+    Raises
+    ------
+    OSError
+        It can't be read.
+    IntegrityFailure
+        There is something else: a link, a folder, a pipe.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise IntegrityFailure(f"{path}: found no regular file, which is all that a release holds")
+    return path.read_bytes()
+
+
+def tree_faults(root: Path, files: Collection[str], unread: Collection[str] = ()) -> list[str]:
+    """What a folder lacks, and what it holds beyond plain files and the folders they are in.
+
+    Parameters
+    ----------
+    files : names of the plain files that are expected, relative to ``root``
+    unread : names of folders that may be there and are not looked into
+
+    Raises
+    ------
+    IntegrityFailure
+        A folder can't be listed.
+    """
+    expected, closed = set(files), set(unread)
+    folders = closed | {parent for name in (*expected, *closed) for parent in _parents(name)}
+    present: set[str] = set()
+    faults = []
+    for name, entry in _entries(root, folders - closed):
+        if entry.is_symlink():
+            faults.append(f"{name} is a symbolic link")
+        elif entry.is_file(follow_symlinks=False) and name in expected:
+            present.add(name)
+        elif not (entry.is_dir(follow_symlinks=False) and name in folders):
+            faults.append(f"{name} does not belong there")
+    missing = [f"{name} is missing" for name in sorted(expected - present)]
+    # A link or a foreign file often explains what is missing.
+    return [printable(fault) for fault in (*sorted(faults), *missing)]
+
+
+def _entries(root: Path, folders: Collection[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything in ``root``, and in those of ``folders`` that are no links, by relative name."""
+    waiting = [""]
+    while waiting:
+        within = waiting.pop()
+        try:
+            with os.scandir(root / within) as listed:
+                entries = list(listed)
+        except OSError as error:
+            raise IntegrityFailure(
+                f"{root / within}: can't be listed ({error.strerror})"
+            ) from error
+        for entry in entries:
+            name = f"{within}/{entry.name}" if within else entry.name
+            yield name, entry
+            if name in folders and entry.is_dir(follow_symlinks=False):
+                waiting.append(name)
+
+
+def _parents(name: str) -> Iterator[str]:
+    parent = name.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]
