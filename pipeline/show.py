@@ -56,7 +56,7 @@ def _guarantee(manifest: Manifest) -> str:
     if not manifest.private:
         return (
             f"## Guarantee\n\n{privacy.statement}\n\nThe size of the noise is that of epsilon = "
-            f"{privacy.epsilon:.9g} at delta = {privacy.delta:.9g}, adjacency "
+            f"{privacy.epsilon!r} at delta = {privacy.delta!r}, adjacency "
             f"`{privacy.adjacency}`."
         )
     return "\n".join(
@@ -65,7 +65,7 @@ def _guarantee(manifest: Manifest) -> str:
             "",
             privacy.statement,
             "",
-            f"- epsilon = {privacy.epsilon:.9g}, delta = {privacy.delta:.9g} "
+            f"- epsilon = {privacy.epsilon!r}, delta = {privacy.delta!r} "
             f"(mu = {privacy.mu:.6g}), adjacency `{privacy.adjacency}`"
             + (f" with radius {privacy.radius:.9g}" if privacy.radius is not None else ""),
             f"- {privacy.release_type}, {privacy.access_type.lower()}.",
