@@ -149,8 +149,15 @@ def status(config: Path, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Check that the scores are those of the queries in this file.",
 )
+@click.option("--queries-key", help="Which array of that file, where it holds several.")
 @_json_option
-def verify(release: Path, public_key: str | None, queries: Path | None, as_json: bool) -> None:
+def verify(
+    release: Path,
+    public_key: str | None,
+    queries: Path | None,
+    queries_key: str | None,
+    as_json: bool,
+) -> None:
     """Check RELEASE: signature, digests, completeness and feasibility. Exits 5 on any fault.
 
     Example: scoreshield verify releases/gram-0123456789ab
@@ -163,7 +170,7 @@ def verify(release: Path, public_key: str | None, queries: Path | None, as_json:
 
     _check_is_release(release)
     signer = None if public_key is None else read_public_key(public_key)
-    asked = None if queries is None else load_queries(queries, None).sha256
+    asked = None if queries is None else load_queries(queries, queries_key).sha256
     with standard_reporter() as reporter:
         report = verify_release(release, signer, Checking(reporter), asked)
     faults = [check for check in report.checks if not check.ok]
@@ -248,6 +255,7 @@ def manifest_verify(release: Path, signer: str, as_json: bool) -> None:
     from pipeline.manifest_file import verify_manifest
     from pipeline.signing import read_public_key
 
+    _check_is_release(release)
     key = read_public_key(signer)
     found = verify_manifest(release, key)
     _print(

@@ -423,6 +423,8 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: b
         return entry.key_commitment or ""
     if key_file.exists():
         check_binding(key_file, digest, run.release_id, run.mechanism)
+        if secret is not None and read_key(key_file) != _derived_key(run, digest, secret):
+            raise _another_key(run)
     elif secret is not None:
         _store_derived_key(run, entry, digest, secret)
     elif entry.key_commitment is None:
@@ -449,16 +451,24 @@ def _store_derived_key(run: Run, entry: Entry, digest: bytes, secret: bytes) -> 
     IntegrityFailure
         The release had another key: the secret, the gallery or a setting is not what it was.
     """
-    bound_to = bound_message(digest, run.release_id, run.mechanism)
-    key = derive_key(secret, run.gallery.lineage, bound_to)
+    key = _derived_key(run, digest, secret)
     if entry.key_commitment not in (None, commitment_of(key)):
-        raise IntegrityFailure(
-            f"release {run.release_id} was started with another key than its secret, gallery and "
-            "settings give now, and two noises on one gallery average out. Restore what it was "
-            "started with, or give the release up with 'scoreshield ledger abandon CONFIG' and "
-            "release under another name"
-        )
+        raise _another_key(run)
     store_key(run.folder.key_file, key, digest, run.release_id, run.mechanism)
+
+
+def _derived_key(run: Run, digest: bytes, secret: bytes) -> bytes:
+    bound_to = bound_message(digest, run.release_id, run.mechanism)
+    return derive_key(secret, run.gallery.lineage, bound_to)
+
+
+def _another_key(run: Run) -> IntegrityFailure:
+    return IntegrityFailure(
+        f"release {run.release_id} was started with another key than its secret, gallery and "
+        "settings give now, and two noises on one gallery average out. Restore what it was "
+        "started with, or give the release up with 'scoreshield ledger abandon CONFIG' and "
+        "release under another name"
+    )
 
 
 def _secure_test_key(run: Run, seed: int, digest: bytes) -> str:

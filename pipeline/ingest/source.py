@@ -95,7 +95,8 @@ def choose_key(path: Path, entries: Sequence[ArrayEntry], key: str | None) -> st
     if len(keys) > 1:
         raise InputRejected(
             f"{path}: holds {len(keys)} arrays, expected one or a key that chooses one. "
-            "Name the key of the embeddings (--key of ingest, key: in a configuration). "
+            "Name the key of the embeddings (--key of ingest; key: or queries_key: in a "
+            "configuration). "
             f"It holds: {listed}."
         )
     return keys[0]

