@@ -18,10 +18,10 @@ from scoreshield.mechanism import Mechanism
 FLOAT32, FLOAT64 = 4, 8
 
 TYPICAL_PRODUCTS = {"aap": 90, "auto": 100, "nearest": 80, "shrink": 45}
-"""Products of a whole solve at tolerance 1e-4 (measured, n = 600 to 20,000)."""
+"""Products of a whole solve at tolerance 1e-4: estimates from runs at n = 600 to 10,000."""
 
 STEPS_PER_PRODUCT = 20
-"""Operations on panels for each product (measured)."""
+"""Operations on panels for each product: a rough average of runs at n = 600."""
 
 LIVE_PANELS = 20
 """Panels on disk at the same time: six blocks of a Krylov subspace, their images, and what is made
