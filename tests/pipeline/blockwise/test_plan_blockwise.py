@@ -90,14 +90,13 @@ def test_widths_grow_with_the_matrix_and_never_beyond_it(n: int, sigma: float) -
         assert louder <= width
 
 
-def resident_peak() -> int:
-    """Most memory this process has held, in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
 def test_workers_stay_within_the_plan(client: Client, tmp_path: Path, toolbox: Any) -> None:
+    # Defined here, so that it travels by value: workers can't import the tests.
+    def resident_peak() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
     n, side = 2500, 512
     triangle = Triangle(n, side)
     random = np.random.default_rng(5)
