@@ -121,17 +121,18 @@ def require_disk(place: Path, plan: ReleasePlan, without_baseline: bool) -> None
 def perturb_stage(place: Path, plan: ReleasePlan, workers: int) -> Measurement:
     """Our side: the perturb stage as a release runs it, with a fresh key and receipts."""
     with scratch(place / "ours") as folder:
+        key_file = folder / "release.key"
+        create_key(key_file, bytes(32), "benchmark", plan.mechanism)
         job = PerturbJob(
             gallery=str(place / "gallery.zarr"),
             store=str(folder / "noisy.zarr"),
             receipts=str(make_private(folder / "receipts")),
-            key_file=str(folder / "release.key"),
-            key_commitment=commitment(folder / "release.key"),
+            key_file=str(key_file),
+            key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
             triangle=plan.triangle,
         )
-        create_key(Path(job.key_file), bytes(32), job.release_id, plan.mechanism)
         create_store(job.store, plan.triangle)
 
         def run(client: Client) -> None:

@@ -110,19 +110,20 @@ def make_inputs(place: Path, arguments: argparse.Namespace) -> ScoresPlan:
 def perturb_stage(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
     """Our side: the perturb stage as a release runs it, with a fresh key and receipts."""
     with scratch(place / "ours") as folder:
+        key_file = folder / "release.key"
+        create_key(key_file, bytes(32), "benchmark", plan.mechanism)
         job = ScoresJob(
             gallery=str(place / "gallery.zarr"),
             queries=str(place / "queries.npy"),
             queries_sha256=plan.queries.sha256,
             store=str(folder / "noisy.zarr"),
             receipts=str(make_private(folder / "receipts")),
-            key_file=str(folder / "release.key"),
-            key_commitment=commitment(folder / "release.key"),
+            key_file=str(key_file),
+            key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
             rectangle=plan.rectangle,
         )
-        create_key(Path(job.key_file), bytes(32), job.release_id, plan.mechanism)
         create_store(job.store, plan.rectangle)
         return timed(folder, workers, "perturb", perturb_scores, job)
 
