@@ -21,6 +21,7 @@ import numpy as np
 
 from scoreshield.errors import ParameterError
 from scoreshield.projection.certificate import add_to_diagonal, certify
+from scoreshield.projection.conjugate_gradient import preconditioned_direction
 from scoreshield.projection.eigen import (
     Spectrum,
     full_spectrum,
@@ -207,24 +208,13 @@ def newton_direction(jacobian: GeneralisedJacobian, gradient: FloatArray) -> Flo
     regularisation = 1e-3 * min(1.0, rms) * max(float(diagonal.mean()), 1e-12)
     preconditioner = 1.0 / (np.maximum(diagonal, 0.0) + regularisation)
     target = min(LARGEST_INEXACTNESS, rms) * float(np.linalg.norm(gradient))
-    direction = np.zeros_like(gradient)
-    remainder = -gradient
-    scaled = preconditioner * remainder
-    search = scaled
-    energy = float(remainder @ scaled)
-    for _ in range(CONJUGATE_GRADIENT_LIMIT):
-        if float(np.linalg.norm(remainder)) <= target:
-            break
-        product = jacobian.product(search) + regularisation * search
-        curvature = float(search @ product)
-        if curvature <= 0.0:
-            break
-        direction = direction + (energy / curvature) * search
-        remainder = remainder - (energy / curvature) * product
-        scaled = preconditioner * remainder
-        previous, energy = energy, float(remainder @ scaled)
-        search = scaled + (energy / previous) * search
-    return direction
+    return preconditioned_direction(
+        lambda search: jacobian.product(search) + regularisation * search,
+        gradient,
+        preconditioner,
+        target,
+        CONJUGATE_GRADIENT_LIMIT,
+    )
 
 
 def _dual_point(dual: FloatArray, spectrum: Spectrum) -> DualPoint:

@@ -32,6 +32,7 @@ from typing import Generic
 import numpy as np
 
 from scoreshield.projection.certificate import Certificate
+from scoreshield.projection.conjugate_gradient import preconditioned_direction
 from scoreshield.projection.density import SpectralDensity
 from scoreshield.projection.eigen import uniform_dual_shift
 from scoreshield.projection.method import report, require_tolerance
@@ -468,23 +469,13 @@ def newton_direction(jacobian: CoupledJacobian[P], gradient: FloatArray) -> Floa
     floor = 1e-3 * min(1.0, rms) * max(float(jacobian.diagonal.mean()), 1e-12)
     preconditioner = 1.0 / (jacobian.diagonal + floor)
     target = min(0.05, rms) * float(np.linalg.norm(gradient))
-    direction = np.zeros_like(gradient)
-    remainder = -gradient
-    search = scaled = preconditioner * remainder
-    energy = float(remainder @ scaled)
-    for _ in range(CONJUGATE_GRADIENT_LIMIT):
-        if float(np.linalg.norm(remainder)) <= target:
-            break
-        product = jacobian.product(search) + floor * search
-        curvature = float(search @ product)
-        if curvature <= 0.0:
-            break
-        direction = direction + (energy / curvature) * search
-        remainder = remainder - (energy / curvature) * product
-        scaled = preconditioner * remainder
-        previous, energy = energy, float(remainder @ scaled)
-        search = scaled + (energy / previous) * search
-    return direction
+    return preconditioned_direction(
+        lambda search: jacobian.product(search) + floor * search,
+        gradient,
+        preconditioner,
+        target,
+        CONJUGATE_GRADIENT_LIMIT,
+    )
 
 
 def dual_value(pairs: RitzPairs[P], dual: FloatArray) -> float:

@@ -1,0 +1,47 @@
+"""The inner solver of both Newton methods: conjugate gradients with a diagonal preconditioner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def preconditioned_direction(
+    product: Callable[[FloatArray], FloatArray],
+    gradient: FloatArray,
+    preconditioner: FloatArray,
+    target: float,
+    limit: int,
+) -> FloatArray:
+    """Approximate solution h (n,) of V h = −g for a positive semidefinite V.
+
+    Hestenes & Stiefel 1952, preconditioned. Ends when the remainder's norm is at most ``target``,
+    after ``limit`` products, or where V has no curvature left along the search direction.
+
+    Parameters
+    ----------
+    product : h → V h
+    gradient : g (n,)
+    preconditioner : (n,), multiplies a remainder entry by entry
+    """
+    direction = np.zeros_like(gradient)
+    remainder = -gradient
+    search = scaled = preconditioner * remainder
+    energy = float(remainder @ scaled)
+    for _ in range(limit):
+        if float(np.linalg.norm(remainder)) <= target:
+            break
+        image = product(search)
+        curvature = float(search @ image)
+        if curvature <= 0.0:
+            break
+        direction = direction + (energy / curvature) * search
+        remainder = remainder - (energy / curvature) * image
+        scaled = preconditioner * remainder
+        previous, energy = energy, float(remainder @ scaled)
+        search = scaled + (energy / previous) * search
+    return direction
