@@ -31,7 +31,13 @@ def cli() -> None:
 @cli.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("gallery", type=click.Path(path_type=Path))
-@click.option("--key", help="Which array, where the source holds several.")
+@click.option(
+    "--key",
+    "--column",
+    "--member",
+    "key",
+    help="Which array, where the source holds several: a path, a column or a member.",
+)
 @click.option(
     "--zero-rows",
     type=click.Choice(["refuse", "substitute"]),
@@ -51,7 +57,9 @@ def ingest(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Turn SOURCE (.npy, .npz, Zarr) into GALLERY: checked, normalised, fixed-point.
+    """Turn SOURCE into GALLERY: checked, normalised, fixed-point.
+
+    Kinds of source: docs/formats.md; --key, --column and --member are one option.
 
     Example: scoreshield ingest faces.npy faces.zarr
     """

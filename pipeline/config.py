@@ -222,6 +222,7 @@ _LONGEST_TEXT = 2**18
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
 _RELEASE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_KEY_NAMES = ("key", "column", "member")
 ArrayName = Literal["factor", "gram", "scores"]
 
 
@@ -230,7 +231,9 @@ class Config(Section):
 
     gallery: Path = Field(description="A gallery, or any source that `scoreshield ingest` reads.")
     key: str | None = Field(
-        default=None, description="Which array to read where the source holds several."
+        default=None,
+        description="Which array to read where the source holds several; also called `column` or "
+        "`member`.",
     )
     zero_rows: Literal["refuse", "substitute"] = Field(
         default="refuse",
@@ -285,6 +288,16 @@ class Config(Section):
         description="Records along one side of a block; `auto` chooses it. The noise never depends "
         "on it.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _key_under_one_of_its_names(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        given = [name for name in _KEY_NAMES if name in settings]
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: is another name for {given[0]}, found both; give one")
+        return {"key" if name in given else name: value for name, value in settings.items()}
 
     @model_validator(mode="before")
     @classmethod

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.ingest import hdf5, parquet
+from pipeline.ingest.hdf5 import open_hdf5
 from pipeline.ingest.npy import open_npy
 from pipeline.ingest.npz import open_npz
+from pipeline.ingest.parquet import open_parquet
 from pipeline.ingest.source import Source, check_records, reading
 from pipeline.ingest.zarr_array import is_zarr, open_zarr
 from scoreshield.errors import InputRejected
@@ -32,14 +35,16 @@ class Format:
     open: Callable[[Path, str | None], Source]
 
 
-def _file_with(suffix: str) -> Callable[[Path], bool]:
-    return lambda path: path.is_file() and path.suffix.lower() == suffix
+def _file_with(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
 FORMATS = (
     Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
     Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz),
     Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr),
+    Format("parquet", "a Parquet file (.parquet)", _file_with(*parquet.SUFFIXES), open_parquet),
+    Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file_with(*hdf5.SUFFIXES), open_hdf5),
 )
 
 
@@ -79,8 +84,8 @@ def open_matrix(path: str | os.PathLike[str], key: str | None = None) -> Source:
     Parameters
     ----------
     path : a file or directory of an accepted kind.
-    key : which array, where the source holds several: a member of a .npz file, or the path of an
-        array within a Zarr group.
+    key : which array, where the source holds several: a member of an archive, a column of a table,
+        or the path of an array within a group.
 
     Raises
     ------

@@ -60,3 +60,35 @@ def refuse(name: str, n: int, non_finite: OffendingRows, zero: OffendingRows) ->
             f"{name}: found {' and '.join(faults)} of {n}; expected {n} finite, non-zero rows. "
             + " ".join(advice)
         )
+
+
+@dataclass
+class FaultyRows:
+    """Rows that can't be read as embeddings of one length: what is wrong with which of them.
+
+    Attributes
+    ----------
+    expected : what each row should hold, in words.
+    """
+
+    expected: str
+    kinds: dict[str, OffendingRows] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Rows counted so far; one with two faults counts twice."""
+        return sum(rows.count for rows in self.kinds.values())
+
+    def add(self, kind: str, offending: NDArray[np.bool_], start: int) -> None:
+        """Count the marked rows of a panel whose first row is number ``start``."""
+        if offending.any():
+            self.kinds.setdefault(kind, OffendingRows()).add(offending, start)
+
+    def refuse(self, name: str, n: int) -> None:
+        """Raise InputRejected when any row was counted."""
+        if self.count:
+            faults = " and ".join(f"{kind} in {rows}" for kind, rows in self.kinds.items())
+            raise InputRejected(
+                f"{name}: found {faults} of {n}; expected {self.expected}, in each row. Remove or "
+                "repair these rows."
+            )

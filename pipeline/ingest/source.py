@@ -92,11 +92,16 @@ def choose_key(path: Path, entries: Sequence[ArrayEntry], key: str | None) -> st
         raise InputRejected(f"{path}: holds no array '{key}'. It holds: {listed or 'no array'}.")
     if not keys:
         raise InputRejected(f"{path}: holds no array, expected a 2-D array of numbers.")
+    if len(keys) > 1 and all(len(entry.shape or (0, 0)) != 2 for entry in entries):
+        raise InputRejected(
+            f"{path}: holds {len(keys)} arrays, none of them 2-D, expected a 2-D array of numbers "
+            f"with one embedding a row. It holds: {listed}."
+        )
     if len(keys) > 1:
         raise InputRejected(
             f"{path}: holds {len(keys)} arrays, expected one or a key that chooses one. "
-            "Name the key of the embeddings (--key of ingest; key: or queries_key: in a "
-            "configuration). "
+            "Name the key of the embeddings (--key, --column or --member of ingest; key: or "
+            "queries_key: in a configuration). "
             f"It holds: {listed}."
         )
     return keys[0]

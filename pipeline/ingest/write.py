@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from pipeline.ingest.formats import find_format
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
 from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
-from scoreshield.errors import ParameterError
+from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.fixedpoint import substitute_row, to_fixed
 
 PANEL_BYTES = 16 * 2**20
@@ -55,7 +56,8 @@ def ingest(
     ----------
     source : a file or directory of an accepted kind, or another gallery.
     target : directory to make, readable by its owner alone.
-    key : which array, where the source holds several.
+    key : which array, where the source holds several: a member of an archive, a column of a table,
+        a path within a group.
     zero_rows : "refuse" them, or "substitute" one fixed unit vector that depends on d alone.
     lineage : whose budget the releases of this gallery draw on, 32 hexadecimal digits. By default
         the source's when that is a gallery, else that of the gallery being overwritten (the same
@@ -80,6 +82,7 @@ def ingest(
         raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
     source_format = find_format(location)
     matrix = check_records(source_format.open(location, key))
+    _check_room(matrix, destination)
     try:
         with staged(destination, overwrite) as staging:
             substituted = _write(matrix, staging, zero_rows == "substitute", progress)
@@ -96,6 +99,19 @@ def ingest(
             "make room or choose another target, and ingest again."
         ) from error
     return open_gallery(destination)
+
+
+def _check_room(source: Source, target: Path) -> None:
+    """Refuse what can't fit the disk, before reading: a few bytes of header can claim any size."""
+    n, d = source.shape
+    folder = next(parent for parent in target.parents if parent.exists())
+    needed, free = 4 * n * d, shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputRejected(
+            f"{source.name}: found {n} rows of {d} features, a gallery of {needed} bytes, while "
+            f"{free} bytes are free at {folder}. Make room or choose another target; if the "
+            "source is not that large, its header is damaged."
+        )
 
 
 def _lineage(source: Source, target: Path) -> str:

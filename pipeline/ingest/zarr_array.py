@@ -1,9 +1,4 @@
-"""Zarr v2 and v3 directories: an array, or a group that holds one or several.
-
-A chunk is decoded whole. Where chunks are taller than a panel, reading panel by panel would decode
-each of them again and again, so the values are laid out column by column in a scratch file first,
-one chunk at a time.
-"""
+"""Zarr v2 and v3 directories: an array, or a group that holds one or several."""
 
 from __future__ import annotations
 
@@ -11,15 +6,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from pipeline.gallery import panels
-from pipeline.ingest.layouts import column_major_panels, native, write_all
+from pipeline.ingest.chunked import check_chunks, chunked_panels
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
@@ -39,28 +32,11 @@ class ZarrArray:
         return np.dtype(self.array.dtype)
 
     def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
+        tall, wide = self.array.chunks
         with reading(self.name):
-            if self.array.chunks[0] > rows:
-                yield from self._reordered(rows, scratch)
-                return
-            for start, stop in panels(self.shape[0], rows):
-                yield native(np.asarray(self.array[start:stop, :]))
-
-    def _reordered(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        # A file without a name: nothing of it is left behind, whatever ends this process.
-        with TemporaryFile(dir=scratch, buffering=0) as file:
-            tall, wide = self.array.chunks
-            for start, stop in panels(self.shape[0], tall):
-                for first, last in panels(self.shape[1], wide):
-                    block = np.asarray(self.array[start:stop, first:last], dtype=self.dtype)
-                    self._write_columns(file, block, start, first)
-            yield from column_major_panels(file, self.name, 0, self.shape, self.dtype, rows)
-
-    def _write_columns(self, file: BinaryIO, block: NDArray[Any], start: int, first: int) -> None:
-        for feature in range(block.shape[1]):
-            column = np.ascontiguousarray(block[:, feature])
-            file.seek(((first + feature) * self.shape[0] + start) * self.dtype.itemsize)
-            write_all(file, column.view(np.uint8).data)
+            yield from chunked_panels(
+                self.array, self.name, self.shape, self.dtype, (tall, wide), rows, scratch
+            )
 
 
 def is_zarr(path: Path) -> bool:
@@ -81,6 +57,7 @@ def open_zarr(path: Path, key: str | None) -> ZarrArray:
     else:
         name, array = str(path), node
     shape = check_matrix(name, tuple(array.shape), np.dtype(array.dtype))
+    check_chunks(name, tuple(array.chunks), np.dtype(array.dtype))
     return ZarrArray(name, shape, array)
 
 

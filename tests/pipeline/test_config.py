@@ -306,3 +306,13 @@ def test_the_text_of_a_file_that_is_no_configuration_is_not_quoted(tmp_path: Pat
     with pytest.raises(ConfigurationError, match="not valid YAML: line 3") as refused:
         load(tmp_path, "records:\n  - [0.123456, secret\n: x")
     assert "0.123456" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["key", "column", "member"])
+def test_the_key_has_the_names_that_tables_and_archives_use(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, f"{TEXT}{name}: embedding\n").key == "embedding"
+
+
+def test_the_key_is_given_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="column: is another name for key"):
+        load(tmp_path, f"{TEXT}key: a\ncolumn: a\n")
