@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.ingest import hdf5, parquet
+from pipeline.ingest import anndata, hdf5, parquet, vecs, words
+from pipeline.ingest.anndata import open_h5ad
 from pipeline.ingest.hdf5 import open_hdf5
 from pipeline.ingest.npy import open_npy
 from pipeline.ingest.npz import open_npz
 from pipeline.ingest.parquet import open_parquet
+from pipeline.ingest.safetensors import open_safetensors
 from pipeline.ingest.source import Source, check_records, reading
-from pipeline.ingest.zarr_array import is_zarr, open_zarr
+from pipeline.ingest.vecs import open_vecs
+from pipeline.ingest.words import open_words
+from pipeline.ingest.zarr_array import is_zarr, open_zarr, open_zipped_zarr
 from scoreshield.errors import InputRejected
 
 
@@ -43,8 +47,13 @@ FORMATS = (
     Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
     Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz),
     Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr),
+    Format("zarr-zip", "a zipped Zarr (.zarr.zip)", _file_with(".zip"), open_zipped_zarr),
     Format("parquet", "a Parquet file (.parquet)", _file_with(*parquet.SUFFIXES), open_parquet),
     Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file_with(*hdf5.SUFFIXES), open_hdf5),
+    Format("anndata", "an AnnData file (.h5ad)", _file_with(*anndata.SUFFIXES), open_h5ad),
+    Format("safetensors", "a .safetensors file", _file_with(".safetensors"), open_safetensors),
+    Format("vecs", "a file of .fvecs, .bvecs or .ivecs", _file_with(*vecs.TYPES), open_vecs),
+    Format("words", "a text of word vectors (.vec, .txt)", _file_with(*words.SUFFIXES), open_words),
 )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.ingest.chunked import check_chunks, chunked_panels
 from pipeline.ingest.libraries import library
-from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -47,7 +47,7 @@ class Hdf5Array:
     dtype: np.dtype[Any]
 
     def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        with reading(self.name), _opened(self.path) as file:
+        with reading(self.name), opened(self.path) as file:
             dataset = file[self.place.dataset]
             chunks = None if dataset.chunks is None else (dataset.chunks[0], self.shape[1])
             if self.place.field is None:
@@ -72,16 +72,16 @@ class _Field:
 
 def open_hdf5(path: Path, key: str | None) -> Hdf5Array:
     """The chosen array of an HDF5 file, after checking what its header says of it."""
-    with reading(str(path)), _opened(path) as file:
+    with reading(str(path)), opened(path) as file:
         return chosen_array(path, file, key)
 
 
-def chosen_array(path: Path, file: Any, key: str | None) -> Hdf5Array:
+def chosen_array(path: Path, file: Any, key: str | None, choose: Choice = choose_key) -> Hdf5Array:
     """The array of an open file that a key names, or the only one."""
     places, entries = list_arrays(file)
     if key is not None and key not in places:
         _refuse_link(path, file, key)
-    place = places[choose_key(path, entries, key)]
+    place = places[choose(path, entries, key)]
     name = f"{path}[{place.key}]"
     dataset = file[place.dataset]
     _refuse_absent_values(name, dataset)
@@ -111,9 +111,9 @@ def list_arrays(file: Any) -> tuple[dict[str, Hdf5Place], list[ArrayEntry]]:
     return places, entries
 
 
-def _opened(path: Path) -> Any:
-    # Without locking: sources often lie where their owner alone may write, or on a network.
-    return library("h5py", "hdf5", path).File(path, "r", locking=False)
+def opened(path: Path, extra: str = "hdf5") -> Any:
+    """The open file, read-only; without locking, which needs permission to write."""
+    return library("h5py", extra, path).File(path, "r", locking=False)
 
 
 def _layout(dataset: Any, field: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:

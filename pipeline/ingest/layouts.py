@@ -69,3 +69,28 @@ def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
 def native(panel: NDArray[Any]) -> NDArray[Any]:
     """The same values in the byte order of this machine."""
     return panel.astype(panel.dtype.newbyteorder("="), copy=False)
+
+
+def regrouped(
+    pieces: Iterator[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], rows: int
+) -> Iterator[NDArray[Any]]:
+    """Panels of ``rows`` rows out of pieces of any number of rows, as a reader finds them."""
+    n, d = shape
+    panel, filled = np.empty((0, d), dtype), 0
+    for start, piece in _with_starts(pieces):
+        taken = 0
+        while taken < piece.shape[0]:
+            if filled == panel.shape[0]:
+                panel, filled = np.empty((min(rows, n - start - taken), d), dtype), 0
+            count = min(panel.shape[0] - filled, piece.shape[0] - taken)
+            panel[filled : filled + count] = piece[taken : taken + count]
+            filled, taken = filled + count, taken + count
+            if filled == panel.shape[0]:
+                yield panel
+
+
+def _with_starts(pieces: Iterator[NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:
+    start = 0
+    for piece in pieces:
+        yield start, piece
+        start += piece.shape[0]

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.ingest.archive import check_members
 from pipeline.ingest.layouts import column_major_panels, row_major_panels, write_all
 from pipeline.ingest.npy import Header, check_size, read_header
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
@@ -63,6 +64,7 @@ class NpzMember:
 def open_npz(path: Path, key: str | None) -> NpzMember:
     """The chosen matrix of a .npz file, after checking its header against its size."""
     with reading(str(path)), ZipFile(path) as archive:
+        check_members(path, archive.infolist())
         members = {
             info.filename.removesuffix(_SUFFIX): info
             for info in archive.infolist()

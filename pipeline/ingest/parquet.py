@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.ingest.layouts import regrouped
 from pipeline.ingest.libraries import library
 from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
@@ -21,6 +22,7 @@ from scoreshield.errors import InputRejected
 
 SUFFIXES = (".parquet", ".pq")
 _BUFFER_BYTES = 2**20
+_BATCH_BYTES = 2**21
 _FIRST_ROWS = 1024
 
 
@@ -35,11 +37,18 @@ class ParquetColumn:
     dtype: np.dtype[Any]
 
     def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
+        # pyarrow takes several times a batch while it decodes one, so batches are kept small.
+        batch = max(1, min(rows, _BATCH_BYTES // (8 * self.shape[1])))
+        yield from regrouped(self._batches(batch), self.shape, self.dtype, rows)
+
+    def _batches(self, rows: int) -> Iterator[NDArray[Any]]:
         n, d = self.shape
         faults = FaultyRows(f"{d} numbers, the length of the first row")
         start = 0
         with reading(self.name):
             for cells in _batches(self.path, self.key, rows):
+                if start + len(cells) > n:
+                    break
                 faults.add("no value (null)", _null_rows(cells), start)
                 faults.add("another length", _ragged_rows(cells, d), start)
                 start += len(cells)
@@ -49,8 +58,8 @@ class ParquetColumn:
             faults.refuse(self.name, n)
         if start != n:
             raise InputRejected(
-                f"{self.name}: found {start} rows, the footer says {n}. The file is damaged; "
-                "write it again."
+                f"{self.name}: found other rows than the {n} that the footer says. The file "
+                "is damaged; write it again."
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,10 @@ class ArrayEntry:
             if self.shape
             else (f"{self.key} ({self.dtype})")
         )
+
+
+Choice = Callable[[Path, Sequence[ArrayEntry], str | None], str]
+"""Picks a key as :func:`choose_key` does."""
 
 
 def choose_key(path: Path, entries: Sequence[ArrayEntry], key: str | None) -> str:

@@ -1,22 +1,30 @@
-"""Zarr v2 and v3 directories: an array, or a group that holds one or several."""
+"""Zarr v2 and v3, in a directory or a zip archive: an array, or a group that holds several."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import zarr
+import zarr.storage
 from numpy.typing import NDArray
 
-from pipeline.ingest.chunked import check_chunks, chunked_panels
+from pipeline.ingest.anndata import GROUPS, choose_embedding
+from pipeline.ingest.archive import check_members
+from pipeline.ingest.chunked import LARGEST_CHUNK_BYTES, check_chunks, chunked_panels
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
+_LARGEST_METADATA = 2**24
+_SPARE_BYTES = 2**16
+"""What codecs and metadata may take besides the values of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,64 @@ def open_zarr(path: Path, key: str | None) -> ZarrArray:
     """The array at ``path``, or the chosen array of the group there."""
     with reading(str(path)):
         node = zarr.open(store=path, mode="r")
+    return _matrix(path, node, key)
+
+
+def open_zipped_zarr(path: Path, key: str | None) -> ZarrArray:
+    """The same of a zip archive, whose members are looked at before any is read."""
+    with reading(str(path)), ZipFile(path) as archive:
+        members = archive.infolist()
+    check_members(path, members)
+    _check_metadata(path, members)
+    root = _root(path, [member.filename for member in members])
+    with reading(str(path)):
+        store = zarr.storage.ZipStore(path, mode="r")
+        node = zarr.open(store=store, path=root, mode="r")
+    found = _matrix(path, node, key)
+    _check_stored_chunks(found, members)
+    return found
+
+
+def _root(path: Path, names: list[str]) -> str:
+    """Where the archive's Zarr hierarchy begins: at its top, or in its only folder."""
+    folders = {name.partition("/")[0] for name in names}
+    roots: list[str] = ["", *folders] if len(folders) == 1 else [""]
+    for root in roots:
+        if any(f"{root}/{name}".lstrip("/") in names for name in _METADATA):
+            return root
+    raise InputRejected(
+        f"{path}: found a zip archive without Zarr metadata at its top, expected a zipped Zarr "
+        "array or group. An archive of .npy members is called .npz."
+    )
+
+
+def _check_metadata(path: Path, members: list[ZipInfo]) -> None:
+    for member in members:
+        metadata = member.filename.rpartition("/")[2] in (*_METADATA, ".zattrs", ".zmetadata")
+        if metadata and member.file_size > _LARGEST_METADATA:
+            raise InputRejected(
+                f"{path}: found {member.filename} of {member.file_size} bytes, expected at most "
+                f"{_LARGEST_METADATA} of metadata. The archive is damaged or was made to harm."
+            )
+
+
+def _check_stored_chunks(found: ZarrArray, members: list[ZipInfo]) -> None:
+    """Refuse members that unpack to more than a chunk can take; reading one allocates it."""
+    array = found.array
+    largest = math.prod(array.shards or array.chunks) * found.dtype.itemsize
+    limit = min(LARGEST_CHUNK_BYTES, largest + largest // 4 + _SPARE_BYTES)
+    for member in members:
+        inside = not array.path or member.filename.startswith(f"{array.path}/")
+        if inside and member.file_size > limit:
+            raise InputRejected(
+                f"{found.name}: found a member of {member.file_size} bytes ({member.filename}), "
+                f"expected at most {limit} for one chunk. The archive is damaged or was made to "
+                "harm."
+            )
+
+
+def _matrix(path: Path, node: zarr.Array[Any] | zarr.Group, key: str | None) -> ZarrArray:
+    """The node itself where it is an array, else the array in it that a key names."""
     if isinstance(node, zarr.Group):
         name, array = _member(path, node, key)
     elif key is not None:
@@ -72,5 +138,6 @@ def _member(path: Path, group: zarr.Group, key: str | None) -> tuple[str, zarr.A
         ArrayEntry(name, tuple(array.shape), str(array.dtype))
         for name, array in sorted(arrays.items())
     ]
-    chosen = choose_key(path, entries, key)
+    choose = choose_embedding if set(group.group_keys()) >= GROUPS else choose_key
+    chosen = choose(path, entries, key)
     return os.path.join(path, chosen), arrays[chosen]

@@ -16,9 +16,15 @@ SOURCE_MB = ROWS * FEATURES * 8 / 1e6
 ALLOWED_GROWTH_MB = 100
 
 MEASURE = """
+import importlib.util
 import sys
 import numpy as np
 from pipeline.ingest import ingest
+
+# Libraries are loaded before measuring; pyarrow loads pandas for its first NumPy array.
+for module in ("h5py", "pandas", "pyarrow.parquet", "safetensors"):
+    if importlib.util.find_spec(module.partition(".")[0]):
+        importlib.import_module(module)
 
 def peak_megabytes():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -26,7 +32,7 @@ def peak_megabytes():
 
 source, folder = sys.argv[1:]
 np.save(folder + "/small.npy", np.ones((4, 3)))
-ingest(folder + "/small.npy", folder + "/small.zarr")  # loads every library before measuring
+ingest(folder + "/small.npy", folder + "/small.zarr")
 before = peak_megabytes()
 ingest(source, folder + "/gallery.zarr")
 print(peak_megabytes() - before)
@@ -68,9 +74,44 @@ def zarr_chunked_along_features(folder: Path) -> Path:
     return folder / "columns.zarr"
 
 
+def parquet_of_one_row_group(folder: Path) -> Path:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    values = np.load(write_npy(folder / "a.npy", fortran=False), mmap_mode="r")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), FEATURES)
+    table = pa.table({"e": column})
+    pq.write_table(
+        table, folder / "a.parquet", row_group_size=ROWS, compression="none", use_dictionary=False
+    )
+    return folder / "a.parquet"
+
+
+def hdf5_in_tall_chunks(folder: Path) -> Path:
+    with pytest.importorskip("h5py").File(folder / "a.h5", "w") as file:
+        array = file.create_dataset("e", (ROWS, FEATURES), "f8", chunks=(ROWS, 4))
+        for first in range(0, FEATURES, 4):
+            array[:, first : first + 4] = np.arange(first + 1.0, first + 5) + np.zeros((ROWS, 1))
+    return folder / "a.h5"
+
+
+def safetensors(folder: Path) -> Path:
+    library = pytest.importorskip("safetensors.numpy")
+    values = np.load(write_npy(folder / "a.npy", fortran=False), mmap_mode="r")
+    library.save_file({"e": values}, folder / "a.safetensors")
+    return folder / "a.safetensors"
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
 @pytest.mark.parametrize(
-    "make", [c_order, fortran_order, fortran_order_in_npz, zarr_chunked_along_features]
+    "make",
+    [
+        c_order,
+        fortran_order,
+        fortran_order_in_npz,
+        zarr_chunked_along_features,
+        parquet_of_one_row_group,
+        pytest.param(hdf5_in_tall_chunks, marks=pytest.mark.scale),
+        pytest.param(safetensors, marks=pytest.mark.scale),
+    ],
 )
 def test_peak_memory_is_a_few_panels(tmp_path, make):
     source = make(tmp_path)

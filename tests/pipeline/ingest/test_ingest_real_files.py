@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from pipeline.gallery import read_rows
 from pipeline.ingest import ingest
@@ -46,10 +47,64 @@ def test_real_embeddings(tmp_path, name, shape):
     [
         ("formats/py3-objarr.npy", "Python objects"),
         ("stsb-dev/dev_gold.npy", "1-D array of shape (1500,)"),
-        ("formats/lee_fasttext.vec", "a file ending in '.vec'"),
+        ("formats/vlen_string_s390x.h5", "holds 5 arrays, none of them 2-D"),
+        ("formats/10x_pbmc68k_reduced.h5ad", "obsm/X_umap (shape (700, 2), float64)"),
     ],
 )
 def test_real_files_that_are_refused(tmp_path, name, found):
     with pytest.raises(InputRejected) as caught:
         ingest(present(name), tmp_path / "gallery.zarr")
     assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "found"),
+    [
+        ("10x_pbmc68k_reduced.h5ad", "raw.X", "a sparse matrix"),
+        ("anndata_v0.7.0.zarr.zip", "sparse", "a sparse matrix"),
+        ("anndata_v0.7.0.zarr.zip", "df", "a table"),
+        ("vlen_string_s390x.h5", "DSBEfloat", "1-D array of shape (5,)"),
+        ("vlen_string_s390x.h5", "DSvariable", "text"),
+        ("firstai_embeddings.parquet", "slug", "text"),
+    ],
+)
+def test_arrays_that_are_refused_by_name(tmp_path, name, key, found):
+    with pytest.raises(InputRejected) as caught:
+        ingest(present(f"formats/{name}"), tmp_path / "gallery.zarr", key=key)
+    assert found in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def parquet_values(source: Path) -> np.ndarray:
+    column = pytest.importorskip("pyarrow.parquet").read_table(source)["embedding"]
+    return np.array(column.to_pylist(), dtype=np.float32)
+
+
+def obsm_values(source: Path) -> np.ndarray:
+    with pytest.importorskip("h5py").File(source) as file:
+        return np.array(file["obsm"][:]["X_pca"])
+
+
+def zipped_values(source: Path) -> np.ndarray:
+    with zarr.storage.ZipStore(source, mode="r") as store:
+        return np.array(zarr.open_group(store, mode="r")["obsm/array"])
+
+
+def word_values(source: Path) -> np.ndarray:
+    return np.loadtxt(source, skiprows=1, usecols=range(1, 11), encoding="utf-8", comments=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "shape", "values"),
+    [
+        ("firstai_embeddings.parquet", None, (829, 384), parquet_values),
+        ("10x_pbmc68k_reduced.h5ad", "X_pca", (700, 50), obsm_values),
+        ("anndata_v0.7.0.zarr.zip", None, (30, 50), zipped_values),
+        ("lee_fasttext.vec", None, (1762, 10), word_values),
+    ],
+)
+def test_real_files_as_people_keep_them(tmp_path, holds, name, key, shape, values):
+    source = present(f"formats/{name}")
+    expected = values(source)
+    assert expected.shape == shape
+    holds(source, expected, key=key)
