@@ -17,6 +17,14 @@ _EXIT_CODES = (
     "5 integrity failure; 6 run failed, resumable."
 )
 
+
+def _path_or_url(value: Any) -> Any:
+    """A path, or a URL of an object store."""
+    from pipeline.place import is_url, place_of
+
+    return place_of(value) if isinstance(value, str) and is_url(value) else Path(value)
+
+
 _config_argument = click.argument("config", type=click.Path(path_type=Path))
 _release_argument = click.argument("release", type=click.Path(path_type=Path))
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -30,7 +38,7 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("source", type=click.Path(path_type=Path))
-@click.argument("gallery", type=click.Path(path_type=Path))
+@click.argument("gallery", type=_path_or_url)
 @click.option(
     "--key",
     "--column",
@@ -50,7 +58,7 @@ def cli() -> None:
 @_json_option
 def ingest(
     source: Path,
-    gallery: Path,
+    gallery: Any,
     key: str | None,
     zero_rows: Any,
     lineage: str | None,

@@ -19,6 +19,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    PlainValidator,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -26,6 +27,8 @@ from pydantic import (
 )
 
 from pipeline.errors import ConfigurationError
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, place_of
 from scoreshield.calibration import check_privacy
 from scoreshield.errors import ScoreShieldError
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
@@ -45,10 +48,21 @@ def _count_or_auto(value: object) -> object:
     raise ValueError(f"expected a whole number or 'auto', found {_shown(value)}")
 
 
+def _place(value: object) -> Place:
+    """A path, or a URL of an object store."""
+    if not isinstance(value, str | Path | ObjectPath):
+        raise ValueError("input is not a valid path")
+    try:
+        return place_of(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Count = Annotated[int, BeforeValidator(_number)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 Bytes = Annotated[ByteSize, BeforeValidator(_number)]
+PathOrUrl = Annotated[Place, PlainValidator(_place)]
 
 
 class Section(BaseModel):
@@ -229,7 +243,10 @@ ArrayName = Literal["factor", "gram", "scores"]
 class Config(Section):
     """One release."""
 
-    gallery: Path = Field(description="A gallery, or any source that `scoreshield ingest` reads.")
+    gallery: PathOrUrl = Field(
+        description="A gallery, or any source that `scoreshield ingest` reads. A gallery may lie "
+        "in an object store: `s3://BUCKET/PREFIX`."
+    )
     key: str | None = Field(
         default=None,
         description="Which array to read where the source holds several; also called `column` or "
@@ -308,8 +325,8 @@ class Config(Section):
 
     @field_validator("gallery", "output", "private")
     @classmethod
-    def _relative_to_the_configuration(cls, path: Path, info: ValidationInfo) -> Path:
-        return _anchored(path, info)
+    def _relative_to_the_configuration(cls, path: Place, info: ValidationInfo) -> Place:
+        return path if isinstance(path, ObjectPath) else _anchored(path, info)
 
     @field_validator("queries")
     @classmethod
@@ -372,7 +389,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _private_is_not_published(self) -> Config:
-        kept: dict[str, Path | None] = {
+        kept: dict[str, Place | None] = {
             "private": self.private,
             "gallery": self.gallery,
             "secret": self.secret.file,

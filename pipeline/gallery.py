@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import zarr
 import zarr.codecs
-import zarr.storage
 from numpy.typing import NDArray
-from zarr.abc.store import Store
-from zarr.core.sync import sync
 
 from pipeline.errors import IntegrityFailure
+from pipeline.object_path import ObjectPath
+from pipeline.place import place_of, resolved, stored_files, zarr_store
 from scoreshield.errors import InputRejected, ScoreShieldError
 from scoreshield.fixedpoint import FRACTION_BITS, check_fixed
 
@@ -36,6 +35,9 @@ CHUNK_BYTES = 4 * 2**20
 _CHECKSUM_BYTES = 4
 _SHOWN_CHUNKS = 5
 
+Location = str | os.PathLike[str] | ObjectPath
+"""A path or a URL."""
+
 
 @dataclass(frozen=True)
 class Gallery:
@@ -43,7 +45,7 @@ class Gallery:
 
     Attributes
     ----------
-    path : absolute path of the Zarr group, symbolic links resolved.
+    path : absolute path of the Zarr group, symbolic links resolved, or its URL.
     n : number of records.
     d : number of features of a record.
     lineage : 32 hexadecimal digits made at ingest; the ledger keeps one budget a lineage.
@@ -104,18 +106,18 @@ def adopt_lineage(gallery: Gallery, lineage: str) -> Gallery:
     return replace(gallery, lineage=lineage)
 
 
-def is_gallery(path: str | os.PathLike[str]) -> bool:
+def is_gallery(path: Location) -> bool:
     """Whether a gallery of any format version is at ``path`` (complete or not)."""
-    return _attributes(os.fspath(path)) is not None
+    return _attributes(str(path)) is not None
 
 
-def stored_lineage(path: str | os.PathLike[str]) -> str | None:
+def stored_lineage(path: Location) -> str | None:
     """Lineage of the gallery at ``path``, None when no gallery is there."""
-    attributes = _attributes(os.fspath(path))
+    attributes = _attributes(str(path))
     return None if attributes is None else str(attributes.get("lineage", "")) or None
 
 
-def open_gallery(path: str | os.PathLike[str]) -> Gallery:
+def open_gallery(path: Location) -> Gallery:
     """Open the gallery at ``path`` after checking its layout and that every chunk is there.
 
     The values are not read: their checksums are checked as they are read.
@@ -127,10 +129,11 @@ def open_gallery(path: str | os.PathLike[str]) -> Gallery:
     IntegrityFailure
         It is a gallery whose stored parts are missing, cut short, or contradict one another.
     """
-    location = os.path.realpath(path)
+    place = resolved(path)
+    location = str(place)
     attributes = _attributes(location)
     if attributes is None:
-        found = "something else" if os.path.exists(location) else "nothing"
+        found = "something else" if place.exists() else "nothing"
         raise InputRejected(
             f"{path}: found {found}, expected a gallery. Make one with "
             f"'scoreshield ingest SOURCE {path}'."
@@ -192,15 +195,18 @@ def panels(n: int, rows: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + rows, n)
 
 
-def _store(path: str, *, read_only: bool) -> Store:
-    """The Zarr store at ``path``: the one place that knows how galleries are addressed."""
-    return zarr.storage.LocalStore(path, read_only=read_only)
+def _store(path: str, *, read_only: bool) -> Any:
+    """The Zarr store at ``path``, which may be a URL."""
+    return zarr_store(place_of(path), read_only=read_only)
 
 
-def _generation(path: str) -> tuple[int, int]:
+def _generation(path: str) -> tuple[Any, ...]:
     """Changes when the gallery at ``path`` is replaced, so that a stale array is not read on."""
+    metadata = place_of(path) / ARRAY_NAME / "zarr.json"
     try:
-        status = os.stat(os.path.join(path, ARRAY_NAME, "zarr.json"))
+        if isinstance(metadata, ObjectPath):
+            return metadata.stamp()
+        status = os.stat(metadata)
     except OSError as error:
         raise IntegrityFailure(
             f"{path}: the gallery is gone ({error.strerror}). Restore it, or ingest it again."
@@ -209,7 +215,7 @@ def _generation(path: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str, generation: tuple[int, int]) -> zarr.Array[Any]:
+def _opened(path: str, generation: tuple[Any, ...]) -> zarr.Array[Any]:
     return _embeddings(zarr.open_group(_store(path, read_only=True), mode="r"), path)
 
 
@@ -266,10 +272,12 @@ def _check_chunks(path: str, n: int, d: int) -> None:
     """Every expected chunk must be stored, at its full size."""
     rows = chunk_rows(n, d)
     expected_bytes = 4 * rows * d + _CHECKSUM_BYTES
-    sizes = sync(_stored_sizes(_store(path, read_only=True), f"{ARRAY_NAME}/"))
-    keys = [f"{ARRAY_NAME}/c.{row}.0" for row in range(-(-n // rows))]
+    sizes = stored_files(place_of(path) / ARRAY_NAME)
+    keys = [f"c.{row}.0" for row in range(-(-n // rows))]
     wrong = [
-        f"{key} is missing" if key not in sizes else f"{key} has {sizes[key]} bytes"
+        f"{ARRAY_NAME}/{key} is missing"
+        if key not in sizes
+        else f"{ARRAY_NAME}/{key} has {sizes[key]} bytes"
         for key in keys
         if sizes.get(key) != expected_bytes
     ]
@@ -280,7 +288,3 @@ def _check_chunks(path: str, n: int, d: int) -> None:
             f"expected {expected_bytes} bytes each. Ingest the source again, or restore the "
             "gallery from a copy."
         )
-
-
-async def _stored_sizes(store: Store, prefix: str) -> dict[str, int]:
-    return {key: await store.getsize(key) async for key in store.list_prefix(prefix)}

@@ -20,7 +20,9 @@ from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError
 from pipeline.gallery import Gallery, is_gallery, open_gallery, stored_lineage
 from pipeline.ingest import ingest, open_source
+from pipeline.object_path import ObjectPath
 from pipeline.progress import Reporter
+from scoreshield.errors import InputRejected
 
 
 def source_shape(config: Config) -> tuple[int, int]:
@@ -28,13 +30,31 @@ def source_shape(config: Config) -> tuple[int, int]:
     if is_gallery(config.gallery):
         gallery = open_gallery(config.gallery)
         return gallery.n, gallery.d
-    return open_source(config.gallery, config.key).shape
+    return open_source(_local_source(config), config.key).shape
+
+
+def _local_source(config: Config) -> Path:
+    """The configured source, which a run may ingest where it is a path.
+
+    Raises
+    ------
+    InputRejected
+        It is a URL, and no gallery is there: a copy of it is the curator's to make.
+    """
+    if isinstance(config.gallery, ObjectPath):
+        raise InputRejected(
+            f"{config.gallery}: found no gallery, and only a gallery may lie in an object store. "
+            f"Make one with 'scoreshield ingest SOURCE {config.gallery}'."
+        )
+    return config.gallery
 
 
 def known_gallery(config: Config) -> Gallery | None:
     """The gallery of a configuration if it is there already; None where it must be ingested."""
     if is_gallery(config.gallery):
         return _with_lineage(open_gallery(config.gallery), config)
+    if isinstance(config.gallery, ObjectPath):
+        return None
     copy = _copy_folder(config)
     if _recorded_stamp(copy) == _stamp(config) and is_gallery(copy / "gallery.zarr"):
         return _with_lineage(open_gallery(copy / "gallery.zarr"), config)
@@ -43,9 +63,12 @@ def known_gallery(config: Config) -> Gallery | None:
 
 def latest_gallery(config: Config) -> Gallery | None:
     """The gallery that the newest run of a configuration used, whatever became of its source."""
+    if is_gallery(config.gallery):
+        return _with_lineage(open_gallery(config.gallery), config)
+    if isinstance(config.gallery, ObjectPath):
+        return None
     copy = _copy_folder(config) / "gallery.zarr"
-    path = config.gallery if is_gallery(config.gallery) else copy
-    return _with_lineage(open_gallery(path), config) if is_gallery(path) else None
+    return _with_lineage(open_gallery(copy), config) if is_gallery(copy) else None
 
 
 def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
@@ -84,7 +107,7 @@ def _ingested(config: Config, copy: Path, n: int, reporter: Reporter) -> Gallery
     stamp = _stamp(config)
     reporter.begin("ingest", n, "records")
     gallery = ingest(
-        config.gallery,
+        _local_source(config),
         copy / "gallery.zarr",
         key=config.key,
         zero_rows=config.zero_rows,
@@ -111,8 +134,9 @@ def _check_lineage(lineage: str, config: Config) -> None:
 
 
 def _copy_folder(config: Config) -> Path:
-    named = hashlib.sha256(f"{config.gallery}\0{config.key}".encode()).hexdigest()[:12]
-    return config.private / "galleries" / f"{config.gallery.stem[:40]}-{named}"
+    source = _local_source(config)
+    named = hashlib.sha256(f"{source}\0{config.key}".encode()).hexdigest()[:12]
+    return config.private / "galleries" / f"{source.stem[:40]}-{named}"
 
 
 def _recorded_stamp(copy: Path) -> Any:
@@ -124,7 +148,7 @@ def _recorded_stamp(copy: Path) -> Any:
 
 def _stamp(config: Config) -> Any:
     """What tells a changed source: name, size and time of each file, and how it is read."""
-    root = config.gallery
+    root = _local_source(config)
     files = sorted(root.rglob("*")) if root.is_dir() else [root]
     described = "\n".join(
         f"{file.relative_to(root)} {status.st_size} {status.st_mtime_ns}"

@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from pipeline.errors import RunFailed
 from pipeline.gallery import (
     Gallery,
+    Location,
     chunk_rows,
     create_embeddings,
     describe,
@@ -27,6 +30,9 @@ from pipeline.ingest.formats import find_format
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
 from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
+from pipeline.ingest.uploading import uploading
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, resolved
 from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.fixedpoint import substitute_row, to_fixed
 
@@ -39,7 +45,7 @@ Progress = Callable[[int, int], None]
 
 def ingest(
     source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    target: Location,
     *,
     key: str | None = None,
     zero_rows: ZeroRows = "refuse",
@@ -55,7 +61,8 @@ def ingest(
     Parameters
     ----------
     source : a file or directory of an accepted kind, or another gallery.
-    target : directory to make, readable by its owner alone.
+    target : directory to make, readable by its owner alone; or a URL in an object store, where
+        who may read it is up to the bucket's policy.
     key : which array, where the source holds several: a member of an archive, a column of a table,
         a path within a group.
     zero_rows : "refuse" them, or "substitute" one fixed unit vector that depends on d alone.
@@ -76,19 +83,20 @@ def ingest(
     """
     if zero_rows not in get_args(ZeroRows):
         raise ParameterError(f"zero_rows is {zero_rows!r}, expected 'refuse' or 'substitute'.")
-    location, destination = Path(source), Path(os.path.realpath(target))
-    check_target(destination, overwrite)
+    location, destination = Path(source), resolved(target)
+    if isinstance(destination, Path):
+        check_target(destination, overwrite)
     if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
         raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
     source_format = find_format(location)
     matrix = check_records(source_format.open(location, key))
     _check_room(matrix, destination)
     try:
-        with staged(destination, overwrite) as staging:
-            substituted = _write(matrix, staging, zero_rows == "substitute", progress)
+        with _unfinished(matrix, destination, overwrite, lineage) as made:
+            substituted = _write(matrix, made, zero_rows == "substitute", progress)
             describe(
-                str(staging),
-                lineage=lineage or _lineage(matrix, destination),
+                str(made.place),
+                lineage=made.lineage,
                 source_kind=source_format.kind,
                 zero_rows=zero_rows,
                 substituted=substituted,
@@ -101,8 +109,10 @@ def ingest(
     return open_gallery(destination)
 
 
-def _check_room(source: Source, target: Path) -> None:
+def _check_room(source: Source, target: Place) -> None:
     """Refuse what can't fit the disk, before reading: a few bytes of header can claim any size."""
+    if isinstance(target, ObjectPath):
+        return
     n, d = source.shape
     folder = next(parent for parent in target.parents if parent.exists())
     needed, free = 4 * n * d, shutil.disk_usage(folder).free
@@ -114,7 +124,30 @@ def _check_room(source: Source, target: Path) -> None:
         )
 
 
-def _lineage(source: Source, target: Path) -> str:
+@dataclass(frozen=True)
+class _Unfinished:
+    """A gallery while it is written: its place, its lineage, a private folder for scratch."""
+
+    place: Place
+    lineage: str
+    scratch: Path
+
+
+@contextmanager
+def _unfinished(
+    source: Source, target: Place, overwrite: bool, lineage: str | None
+) -> Iterator[_Unfinished]:
+    """What becomes ``target`` when the body ends without an error, or is gone."""
+    if isinstance(target, ObjectPath):
+        kept = lineage or _lineage(source, target)
+        with uploading(target, overwrite, kept) as scratch:
+            yield _Unfinished(target, kept, scratch)
+    else:
+        with staged(target, overwrite) as staging:
+            yield _Unfinished(staging, lineage or _lineage(source, target), staging)
+
+
+def _lineage(source: Source, target: Place) -> str:
     """Lineage of the same people's data where it is known, else a new one.
 
     The array of a gallery lies in the gallery's directory, whichever way it was named.
@@ -126,16 +159,16 @@ def _lineage(source: Source, target: Path) -> str:
     return uuid.uuid4().hex
 
 
-def _write(source: Source, staging: Path, substitute: bool, progress: Progress | None) -> int:
+def _write(source: Source, made: _Unfinished, substitute: bool, progress: Progress | None) -> int:
     """Write the rows of ``source``; return how many zero rows were substituted.
 
     Once a row is refused nothing more is written, but the scan goes on to count them all.
     """
     n, d = source.shape
-    array = create_embeddings(str(staging), n, d)
+    array = create_embeddings(str(made.place), n, d)
     non_finite, zero = OffendingRows(), OffendingRows()
     start = 0
-    for panel in source.panels(_panel_rows(n, d), staging):
+    for panel in source.panels(_panel_rows(n, d), made.scratch):
         empty = all_zero_rows(panel)
         non_finite.add(non_finite_rows(panel), start)
         zero.add(empty, start)
