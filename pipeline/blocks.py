@@ -1,8 +1,10 @@
 """The noisy matrix on disk: the blocks of its geometry, with receipts.
 
 Block t is one chunk of the Zarr array ``blocks[T, rows, columns]``; blocks at the lower or right
-edge are padded with zeros. A receipt on disk names the SHA-256 of a block's bytes: it, and not the
-chunk's existence, says that a block is done.
+edge are padded with zeros. Values are in the store's encoding (:mod:`scoreshield.encoding`), which
+the array's type and its attribute ``step`` tell to every reader. A missing chunk reads as the one
+value that no noisy value is stored as, and is refused. A receipt on disk names the SHA-256 of a
+block's bytes: it, and not the chunk's existence, says that a block is done.
 """
 
 from __future__ import annotations
@@ -25,28 +27,30 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
 from pipeline.geometry import Geometry
+from scoreshield.encoding import FLOAT32, Encoding
 
 _ARRAY = "blocks"
+_STEP = "step"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Proof that a block was written: its index and the SHA-256 of its padded float32 bytes."""
+    """Proof that a block was written: its index and the SHA-256 of its padded bytes as stored."""
 
     block: int
     sha256: str
 
 
-def create_store(path: str, geometry: Geometry) -> None:
-    """Make an empty block store; an existing one of the same geometry is kept.
+def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) -> None:
+    """Make an empty block store; an existing one of the same geometry and encoding is kept.
 
     One that a crash left without its array is finished.
 
     Raises
     ------
     IntegrityFailure
-        A store of another geometry is in the way.
+        A store of another geometry or encoding is in the way.
     """
     shape = (geometry.count, *geometry.shape)
     if os.path.exists(os.path.join(path, _ARRAY, "zarr.json")):
@@ -56,14 +60,20 @@ def create_store(path: str, geometry: Geometry) -> None:
                 f"{path} holds noisy blocks of shape {found}, this run writes {shape}; "
                 "a run can't change its block side half way"
             )
+        if encoding_of(path) != encoding:
+            raise IntegrityFailure(
+                f"{path} holds noisy blocks as {_words(encoding_of(path))}, this run writes "
+                f"{_words(encoding)}; a run can't change its precision half way"
+            )
         return
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.create_array(
         _ARRAY,
         shape=shape,
         chunks=(1, *geometry.shape),
-        dtype="float32",
-        fill_value=float("nan"),
+        dtype=encoding.dtype,
+        fill_value=encoding.missing,
+        attributes={_STEP: encoding.step},
         # Noise does not compress; the checksum turns a flipped byte into an error.
         serializer=BytesCodec(endian="little"),
         compressors=[Crc32cCodec()],
@@ -74,16 +84,27 @@ def create_store(path: str, geometry: Geometry) -> None:
 
 def write_block(path: str, geometry: Geometry, index: int, block: NDArray[np.float32]) -> Receipt:
     """Write one block (as cut by :meth:`Geometry.region`, unpadded) and return its receipt."""
-    padded = block
-    if block.shape != geometry.shape:
-        padded = np.zeros(geometry.shape, dtype=np.float32)
-        padded[: block.shape[0], : block.shape[1]] = block
+    padded = stored = encoding_of(path).encode(block)
+    if stored.shape != geometry.shape:
+        padded = np.zeros(geometry.shape, dtype=stored.dtype)
+        padded[: stored.shape[0], : stored.shape[1]] = stored
     _array(path)[index] = padded
     return Receipt(index, _sha256(padded))
 
 
 def read_block(path: str, geometry: Geometry, index: int) -> NDArray[np.float32]:
     """Read one block, unpadded.
+
+    Raises
+    ------
+    IntegrityFailure
+        As :func:`read_stored`.
+    """
+    return encoding_of(path).decode(read_stored(path, geometry, index))
+
+
+def read_stored(path: str, geometry: Geometry, index: int) -> NDArray[Any]:
+    """Read one block, unpadded, in the store's encoding.
 
     Raises
     ------
@@ -99,6 +120,27 @@ def read_block(path: str, geometry: Geometry, index: int) -> NDArray[np.float32]
         )
     rows, columns = geometry.region(index)
     return padded[: rows.stop - rows.start, : columns.stop - columns.start]
+
+
+def encoding_of(path: str) -> Encoding:
+    """The encoding of a store's values.
+
+    Raises
+    ------
+    IntegrityFailure
+        The store can't be opened, or has a type that no store is made with.
+    """
+    array = _array(path)
+    dtype, step = str(array.dtype), array.attrs.get(_STEP)
+    positive = isinstance(step, float) and step > 0
+    if dtype == "float32" and step is None:
+        return FLOAT32
+    if dtype in ("int8", "int16") and positive:
+        return Encoding(dtype, step)  # type: ignore[arg-type]
+    raise IntegrityFailure(
+        f"the store of noisy blocks {path} has type {dtype} and step {step!r}; expected float32 "
+        "without a step, or int8 or int16 with one"
+    )
 
 
 def matches(path: str, receipt: Receipt) -> bool:
@@ -138,20 +180,25 @@ def combined_digest(receipts: list[Receipt]) -> str:
     return digest.hexdigest()
 
 
-def _read_padded(path: str, index: int) -> NDArray[np.float32]:
+def _read_padded(path: str, index: int) -> NDArray[Any]:
     try:
         padded = np.asarray(_array(path)[index])
     except (OSError, ValueError, KeyError) as error:
         raise IntegrityFailure(f"noisy block {index} of {path} can't be read: {error}") from error
-    if not np.isfinite(padded).all():
+    if not encoding_of(path).is_intact(padded):
         raise IntegrityFailure(
             f"noisy block {index} of {path} is missing or holds values that are not finite"
         )
     return padded
 
 
-def _sha256(padded: NDArray[np.float32]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(padded, dtype="<f4").data).hexdigest()
+def _sha256(padded: NDArray[Any]) -> str:
+    little = np.ascontiguousarray(padded, dtype=padded.dtype.newbyteorder("<"))
+    return hashlib.sha256(little.data).hexdigest()
+
+
+def _words(encoding: Encoding) -> str:
+    return encoding.dtype if encoding.step is None else f"{encoding.dtype} of step {encoding.step}"
 
 
 @lru_cache(maxsize=8)

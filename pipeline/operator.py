@@ -6,7 +6,8 @@ of rows; a row range adds up, in float64, the partial sums that touch it. Partia
 product and share and written atomically, so a repeated task changes nothing.
 
 Where the blocks come from is the source's: read from the noisy store, through a cache of the
-worker, or computed from two row panels of a factor.
+worker, or computed from two row panels of a factor. Blocks of integer codes are cached as codes and
+turned into numbers when they are multiplied; their step multiplies the sums, once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from pipeline import block_cache
 from pipeline.blas import one_thread
-from pipeline.blocks import read_block
+from pipeline.blocks import encoding_of, read_stored
 from pipeline.geometry import Triangle
 from pipeline.panel_file import FloatPanel, PanelFile, chunks_of, read_rows, write_rows
 from pipeline.panel_store import ClusterPanel, ClusterPanels
@@ -33,8 +34,14 @@ from scoreshield.projection.aap import relaxed_box
 class BlockSource(Protocol):
     """Where the blocks of a symmetric matrix come from; sent to tasks, so small."""
 
-    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
-        """Block (i, j), i ≤ j, not to be changed, and the bytes of noisy blocks read for it."""
+    def scale(self) -> float:
+        """What all blocks are to be multiplied with; eight significant bits."""
+
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
+        """Block (i, j), i ≤ j, not to be changed, and the bytes of noisy blocks read for it.
+
+        ``scratch`` has the shape of a whole block; the result may lie in it.
+        """
 
 
 @dataclass(frozen=True)
@@ -52,19 +59,26 @@ class NoisyBlocks:
     triangle: Triangle
     cache_bytes: int
 
-    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
+    def scale(self) -> float:
+        """The step of the stored codes."""
+        return encoding_of(self.path).scale
+
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
         """Block (i, j) from the worker's cache or the store."""
         index = self.triangle.index(i, j)
         block, read = block_cache.of_this_worker.get(
             self.path,
             index,
             self.cache_bytes,
-            lambda: read_block(self.path, self.triangle, index),
+            lambda: read_stored(self.path, self.triangle, index),
         )
+        if i != j and block.dtype == np.float32:
+            return block, read
+        numbers = scratch[: block.shape[0], : block.shape[1]]
+        np.copyto(numbers, block)
         if i == j:
-            block = block.copy()
-            np.fill_diagonal(block, 1.0)
-        return block, read
+            np.fill_diagonal(numbers, 1.0 / self.scale())
+        return numbers, read
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,11 @@ class ClippedFactorBlocks:
     relaxation: float
     triangle: Triangle
 
-    def block(self, i: int, j: int) -> tuple[FloatPanel, int]:
+    def scale(self) -> float:
+        """Blocks are computed as they are."""
+        return 1.0
+
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
         """Block (i, j) from two row panels of F."""
         left = self.factor.read(self.triangle.span(i))
         right = left if i == j else self.factor.read(self.triangle.span(j))
@@ -203,10 +221,11 @@ def multiply_share(task: tuple[ShareJob, Share], _: int) -> int:
     partials = job.partials(share)
     panels = [job.panel.read(slice(partial.start, partial.stop)) for partial in partials]
     sums = [np.zeros_like(panel) for panel in panels]
+    scratch = np.empty(job.triangle.shape, dtype=np.float32)
     total = 0
     with one_thread():
         for i, j in _blocks(share):
-            block, read = job.source.block(i, j)
+            block, read = job.source.block(i, j, scratch)
             total += read
             rows = _within(job.triangle.span(i), partials[0])
             columns = _within(job.triangle.span(j), partials[-1])
@@ -214,6 +233,7 @@ def multiply_share(task: tuple[ShareJob, Share], _: int) -> int:
             if i != j:
                 sums[-1][columns] += block.T @ panels[0][rows]
     for partial, values in zip(partials, sums, strict=True):
+        values *= np.float32(job.source.scale())
         write_rows(Path(partial.path), iter([values]))
     return total
 

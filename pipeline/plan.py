@@ -14,6 +14,7 @@ from typing import Literal
 from pipeline.errors import ConfigurationError
 from pipeline.geometry import Geometry, Triangle
 from pipeline.plan_blockwise import BlockwisePlan, plan_blockwise
+from scoreshield.encoding import Encoding, Precision, choose_encoding
 from scoreshield.forecast import GramForecast, forecast_gram
 from scoreshield.mechanism import Mechanism
 from scoreshield.noise import TILE
@@ -55,6 +56,8 @@ class ReleasePlan(ABC):
     method: str
     """Of the post-processing."""
     stages: tuple[StagePlan, ...]
+    encoding: Encoding
+    """How the noisy values are stored."""
 
     @property
     @abstractmethod
@@ -115,6 +118,7 @@ def plan_release(
     threads_per_worker: int,
     workers: int = 1,
     form: Form = "auto",
+    precision: Precision = "auto",
 ) -> GramPlan:
     """Count blocks, tasks, bytes and memory of a Gram release.
 
@@ -122,8 +126,13 @@ def plan_release(
     ------
     ConfigurationError
         The requested block side makes more tasks than a scheduler carries well.
+    ParameterError
+        The requested precision is too coarse for the noise.
     """
     n = mechanism.n
+    # Without a projection the stored values are what is published, and nothing is rounded unasked.
+    as_computed = method == "none" and precision == "auto"
+    encoding = choose_encoding(mechanism.sigma, "float32" if as_computed else precision)
     side = automatic_block_side(n) if block_side == "auto" else block_side
     triangle = Triangle(n, side)
     if triangle.count > MOST_TASKS:
@@ -133,8 +142,9 @@ def plan_release(
         )
     blockwise = None
     if method != "none" and (form == "blockwise" or (form == "auto" and n > LARGEST_DENSE)):
-        blockwise = plan_blockwise(mechanism, triangle, method, workers * threads_per_worker)
-    stages = [_perturb(mechanism, triangle, threads_per_worker)]
+        threads = workers * threads_per_worker
+        blockwise = plan_blockwise(mechanism, triangle, encoding, method, threads)
+    stages = [_perturb(mechanism, triangle, encoding, threads_per_worker)]
     if blockwise is not None:
         stages.append(_project_blockwise(triangle, blockwise, threads_per_worker))
     elif method != "none":
@@ -143,7 +153,7 @@ def plan_release(
     rank = 0 if method == "none" else n if blockwise is None else blockwise.width
     stages.append(_publish(triangle, rank, arrays, threads_per_worker))
     forecast = forecast_gram(mechanism)
-    return GramPlan(mechanism, method, tuple(stages), forecast, triangle, blockwise)
+    return GramPlan(mechanism, method, tuple(stages), encoding, forecast, triangle, blockwise)
 
 
 def automatic_block_side(n: int) -> int:
@@ -199,7 +209,9 @@ def show_bytes(count: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _perturb(mechanism: Mechanism, triangle: Triangle, threads: int) -> StagePlan:
+def _perturb(
+    mechanism: Mechanism, triangle: Triangle, encoding: Encoding, threads: int
+) -> StagePlan:
     """The largest of: reading a row panel, computing a tile, encoding the block."""
     side, d = min(triangle.side, triangle.n), mechanism.d
     panels = 2 * side * d * FLOAT32
@@ -207,10 +219,11 @@ def _perturb(mechanism: Mechanism, triangle: Triangle, threads: int) -> StagePla
     reading = 2 * side * d * FLOAT32
     block = triangle.side**2 * FLOAT32
     computing = block + TILE_SCRATCH + 3 * min(side, TILE) * d * FLOAT64
-    # As an array, as bytes, and as bytes with their checksum.
-    encoding = 3 * block
-    task = panels + max(reading, computing, encoding)
-    disk = triangle.count * (block + DISK_PER_TASK) + DISK_PER_STAGE
+    stored = triangle.side**2 * encoding.bytes
+    # As computed; as bytes, and as bytes with their checksum; as codes, and padded codes.
+    storing = block + (2 if encoding.step is None else 4) * stored
+    task = panels + max(reading, computing, storing)
+    disk = triangle.count * (stored + DISK_PER_TASK) + DISK_PER_STAGE
     return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)
 
 

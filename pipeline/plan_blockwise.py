@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pipeline.geometry import Triangle
 from pipeline.panel_file import CHUNK_ROWS, row_ranges
 from pipeline.shares import cut_shares
+from scoreshield.encoding import Encoding
 from scoreshield.mechanism import Mechanism
 
 FLOAT32, FLOAT64 = 4, 8
@@ -59,7 +60,7 @@ class BlockwisePlan:
 
 
 def plan_blockwise(
-    mechanism: Mechanism, triangle: Triangle, method: str, threads: int
+    mechanism: Mechanism, triangle: Triangle, encoding: Encoding, method: str, threads: int
 ) -> BlockwisePlan:
     """Count a blockwise projection on that many threads of all workers together."""
     n, side = triangle.n, min(triangle.side, triangle.n)
@@ -73,7 +74,7 @@ def plan_blockwise(
     return BlockwisePlan(
         width=width,
         products=products,
-        bytes_a_product=triangle.count * triangle.side**2 * FLOAT32,
+        bytes_a_product=triangle.count * triangle.side**2 * encoding.bytes,
         flops_a_product=2 * n**2 * width,
         tasks=products * (len(shares) + (1 + STEPS_PER_PRODUCT) * ranges),
         task_bytes=max(

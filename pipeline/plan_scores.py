@@ -24,6 +24,7 @@ from pipeline.plan import (
     StagePlan,
 )
 from pipeline.queries import Queries
+from scoreshield import encoding
 from scoreshield.forecast import ScoresForecast, forecast_scores
 from scoreshield.mechanism import Mechanism
 from scoreshield.noise import TILE
@@ -92,7 +93,10 @@ def plan_scores(
         _publish(rectangle, rows, threads_per_worker),
     )
     forecast = forecast_scores(mechanism)
-    return ScoresPlan(mechanism, METHOD, stages, forecast, queries, rectangle, rows)
+    # What is published are these very values: rounding would make ties of what can be ranked.
+    return ScoresPlan(
+        mechanism, METHOD, stages, encoding.FLOAT32, forecast, queries, rectangle, rows
+    )
 
 
 def automatic_columns(m: int, n: int, d: int) -> int:

@@ -55,6 +55,10 @@ class Preview:
                 "carries_signal": plan.forecast.carries_signal,
                 "advice": signal_advice(plan),
             },
+            "noisy": {
+                **asdict(plan.encoding),
+                "added_variance": plan.encoding.added_variance(mechanism.sigma),
+            },
             "block_side": plan.geometry.shape[1],
             "blocks": plan.geometry.count,
             "tasks": plan.tasks,
@@ -192,7 +196,8 @@ def _work_lines(plan: GramPlan | ScoresPlan) -> list[str]:
     lines = [
         f"work: {count} blocks of {rows} x {columns}, {plan.tasks} tasks, "
         f"{show_bytes(plan.disk_bytes)} on disk, at most {show_bytes(plan.peak_worker_bytes)} on "
-        "one worker"
+        "one worker",
+        f"  {plan.encoding.described(plan.mechanism.sigma)}",
     ]
     return lines + [
         f"  {stage.name}: {stage.tasks} tasks, {show_bytes(stage.disk_bytes)} on disk, "

@@ -117,6 +117,8 @@ def assemble(noisy: str, triangle: Triangle) -> NDArray[np.float32]:
         block = read_block(noisy, triangle, index)
         matrix[triangle.span(i), triangle.span(j)] = block
         matrix[triangle.span(j), triangle.span(i)] = block.T
+    # Codes need not hold the 1 that it is by definition.
+    np.fill_diagonal(matrix, 1.0)
     return matrix
 
 

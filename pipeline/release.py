@@ -372,6 +372,7 @@ def _check_same_release(run: Run, manifest: Manifest) -> None:
             "score_range": manifest.mechanism.score_range,
         },
         "projection": {"method": manifest.post_processing.method},
+        "precision": None if manifest.noisy is None else manifest.noisy.dtype,
         "arrays": sorted(manifest.arrays.keys() - {"diagonal"}),
     }
     expected = {
@@ -389,6 +390,7 @@ def _check_same_release(run: Run, manifest: Manifest) -> None:
             "score_range": (mechanism.score_range.low, mechanism.score_range.high),
         },
         "projection": {"method": run.plan.method},
+        "precision": run.plan.encoding.dtype,
         "arrays": sorted(run.config.arrays),
     }
     difference = first_difference(found, expected)

@@ -273,7 +273,11 @@ def run_settings(
         "arrays": sorted(config.arrays),
     }
     if queries is None:
-        return {**settings, "projection": config.projection.model_dump(mode="json")}
+        return {
+            **settings,
+            "projection": config.projection.model_dump(mode="json"),
+            "precision": config.precision,
+        }
     return {**settings, "queries_sha256": queries.sha256}
 
 
@@ -318,6 +322,7 @@ def plan_for(
         config.cluster.threads_per_worker,
         config.cluster.workers,
         config.projection.form,
+        config.precision,
     )
     _check_rank(config, plan)
     return plan

@@ -88,6 +88,7 @@ def _noise(manifest: Manifest) -> str:
             "",
             f"- sensitivity {mechanism.sensitivity.value:.6g}: {mechanism.sensitivity.derivation}",
             f"- values before the cast were multiples of 2^{mechanism.grid_exponent}",
+            *([] if manifest.noisy is None else [f"- {manifest.noisy.rounding}"]),
             f"- key: {mechanism.key_stream}",
         ]
     )

@@ -35,7 +35,7 @@ def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -
         A task failed; finished blocks are kept.
     """
     geometry = run.plan.geometry
-    blocks.create_store(str(run.folder.store), geometry)
+    blocks.create_store(str(run.folder.store), geometry, run.plan.encoding)
     receipts: dict[int, blocks.Receipt] = {}
     reporter.begin("perturb", geometry.count, "blocks")
     for receipt in _noisy_blocks(run, client, key_commitment):
@@ -47,7 +47,9 @@ def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -
         sha256=blocks.combined_digest(ordered),
         blocks=geometry.count,
         block_side=geometry.shape[1],
-        dtype="float32",
+        dtype=run.plan.encoding.dtype,
+        step=run.plan.encoding.step,
+        rounding=run.plan.encoding.described(run.mechanism.sigma),
     )
 
 

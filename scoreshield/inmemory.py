@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield.encoding import FLOAT32, Encoding
 from scoreshield.mechanism import Mechanism, calibrate_gram, noisy_block
 from scoreshield.noise import KEY_BYTES, TILE
 from scoreshield.prepared import PreparedGallery, fixed_queries, fixed_rows, scores_mechanism
@@ -134,11 +135,16 @@ def _scores_manifest(mechanism: Mechanism) -> Manifest:
 
 
 def perturb_gram(
-    rows: NDArray[np.float32], mechanism: Mechanism, release_key: bytes, release_id: str
+    rows: NDArray[np.float32],
+    mechanism: Mechanism,
+    release_key: bytes,
+    release_id: str,
+    encoding: Encoding = FLOAT32,
 ) -> NDArray[np.float32]:
-    """The whole noisy Gram matrix (n, n) of fixed-point rows (n, d).
+    """The whole noisy Gram matrix (n, n) of fixed-point rows (n, d), with unit diagonal.
 
-    The same bits as the distributed pipeline writes for the same key, release and settings.
+    The same bits as the distributed pipeline reads back for the same key, release and settings,
+    once ``encoding`` is that of its store. Releases on arrays store no blocks and stay in float32.
     """
     n = len(rows)
     noisy = np.empty((n, n), dtype=np.float32)
@@ -148,8 +154,10 @@ def perturb_gram(
             block = noisy_block(
                 mechanism, rows[down], rows[across], top, left, release_key, release_id
             )
+            block = encoding.decode(encoding.encode(block))
             noisy[down, across] = block
             noisy[across, down] = block.T
+    np.fill_diagonal(noisy, 1.0)
     return noisy
 
 

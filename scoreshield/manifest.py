@@ -217,12 +217,15 @@ class SideChannels(_Strict):
 
 
 class NoisyRecord(_Strict):
-    """The noisy blocks before post-processing: their number, side in records, combined digest."""
+    """The noisy blocks that post-processing starts from: combined digest, number, side in records,
+    type of a stored value, and the step whose multiples integer codes stand for."""
 
     sha256: Digest
     blocks: Annotated[int, Field(ge=1)]
     block_side: Annotated[int, Field(ge=1)]
-    dtype: str
+    dtype: Literal["float32", "int16", "int8"]
+    step: Positive | None
+    rounding: str
 
 
 class ArrayRecord(_Strict):

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from scoreshield.accounting import spend_of, total_epsilon
 from scoreshield.calibration import check_privacy, exact_delta_holds
+from scoreshield.encoding import FLOAT32, integer_codes
 from scoreshield.errors import ParameterError
 from scoreshield.fixedpoint import FRACTION_BITS, rounding_radius
 from scoreshield.forecast import forecast_gram
@@ -39,6 +40,7 @@ def number_faults(manifest: Manifest) -> list[str]:
         return [str(error)]
     checks: tuple[Callable[[Manifest, Mechanism], Iterator[str]], ...] = (
         _noise_faults,
+        _encoding_faults,
         _sensitivity_faults,
         _guarantee_faults,
         _implied_faults,
@@ -100,6 +102,17 @@ def _noise_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
             f"noise_multiplier is {stated.noise_multiplier!r}, sigma / sensitivity is "
             f"{multiplier!r}"
         )
+
+
+def _encoding_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
+    noisy, sigma = manifest.noisy, mechanism.sigma
+    if noisy is None:
+        return
+    encoding = FLOAT32 if noisy.dtype == "float32" else integer_codes(noisy.dtype, sigma)
+    if noisy.step != encoding.step:
+        yield f"noisy.step is {noisy.step!r}, {noisy.dtype} at this sigma has {encoding.step!r}"
+    if noisy.rounding != encoding.described(sigma):
+        yield "noisy.rounding does not say what the numbers say"
 
 
 def _sensitivity_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:

@@ -23,6 +23,7 @@ from pipeline.publish import (
     publish_panel,
 )
 from pipeline.signing import load_or_create_signing_key, sign
+from scoreshield.encoding import FLOAT32, Encoding
 from scoreshield.manifest import Manifest, NoisyRecord, PostProcessing, build_manifest
 from scoreshield.mechanism import calibrate_gram
 
@@ -39,9 +40,11 @@ def noisy_matrix(n: int = N, sigma: float = SIGMA) -> NDArray[np.float32]:
     return (upper + upper.T + np.eye(n)).astype(np.float32)
 
 
-def write_noisy(path: Path, matrix: NDArray[np.float32], triangle: Triangle) -> str:
+def write_noisy(
+    path: Path, matrix: NDArray[np.float32], triangle: Triangle, encoding: Encoding = FLOAT32
+) -> str:
     """A noisy block store that holds ``matrix``."""
-    blocks.create_store(str(path), triangle)
+    blocks.create_store(str(path), triangle, encoding)
     for index in range(triangle.count):
         i, j = triangle.position(index)
         block = matrix[triangle.span(i), triangle.span(j)]
@@ -80,7 +83,14 @@ def unsigned_manifest(
         published_at="2026-01-02T03:04:05Z",
         software={"scoreshield": "0.1.0"},
         arrays=describe_arrays(folder),
-        noisy=NoisyRecord(sha256="0" * 64, blocks=10, block_side=SIDE, dtype="float32"),
+        noisy=NoisyRecord(
+            sha256="0" * 64,
+            blocks=10,
+            block_side=SIDE,
+            dtype="float32",
+            step=None,
+            rounding=FLOAT32.described(1.0),
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scoreshield import noise
 from scoreshield.accounting import spend_of, total_epsilon
+from scoreshield.encoding import FLOAT32
 from scoreshield.errors import InputRejected
 from scoreshield.fixedpoint import to_fixed
 from scoreshield.manifest import (
@@ -39,7 +40,14 @@ from scoreshield.projection import project
 from scoreshield.sensitivity import Adjacency, ScoreRange
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "manifest.schema.json"
-NOISY = NoisyRecord(sha256="a" * 64, blocks=3, block_side=20, dtype="float32")
+NOISY = NoisyRecord(
+    sha256="a" * 64,
+    blocks=3,
+    block_side=20,
+    dtype="float32",
+    step=None,
+    rounding=FLOAT32.described(1.0),
+)
 ARRAYS = {"gram": ArrayRecord(shape=(30, 30), chunks=(20, 20), dtype="float32", sha256="b" * 64)}
 
 

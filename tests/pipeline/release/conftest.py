@@ -173,7 +173,7 @@ class Curator:
         """The noisy matrix that a run which nothing disturbs makes with ``key``."""
         run = self.prepared(**changes)
         rows = read_rows(run.gallery.path, 0, run.gallery.n)
-        return perturb_gram(rows, run.mechanism, key, run.release_id)
+        return perturb_gram(rows, run.mechanism, key, run.release_id, run.plan.encoding)
 
 
 class KeyWatch:
