@@ -35,6 +35,7 @@ from pipeline.ledger import Ledger
 from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from scoreshield import noise
 from scoreshield.calibration import noise_multiplier
+from scoreshield.encoding import choose_encoding
 from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.inmemory import perturb_gram, release_gram
 from scoreshield.manifest import Manifest
@@ -292,6 +293,25 @@ class TestNoiseByPosition:
 
     def test_the_tile_depends_on_nothing(self) -> None:
         assert noise.TILE == 1024
+
+
+class TestRoundingForStorageIsPostProcessing:
+    """DESIGN's storage. In depth: tests/scoreshield/test_encoding.py."""
+
+    @pytest.mark.parametrize("sigma", [1e-5, 0.05, 1.0, 1e3])
+    def test_what_is_stored_follows_from_the_noisy_value_alone(self, sigma: float) -> None:
+        encoding = choose_encoding(sigma)
+        values = sigma * np.random.default_rng(9).normal(size=(70, 70))
+        values[0, :3] = [3e38, -3e38, 1 + 9 * sigma]
+        noisy = values.astype(np.float32)
+        order = np.random.default_rng(10).permutation(noisy.size)
+        shuffled = noisy.ravel()[order].reshape(noisy.shape)
+        stored = encoding.encode(noisy).ravel()[order]
+        np.testing.assert_array_equal(encoding.encode(shuffled).ravel(), stored)
+        assert encoding.is_intact(stored)
+
+    def test_the_step_is_chosen_before_any_value_exists(self) -> None:
+        assert list(inspect.signature(choose_encoding).parameters) == ["sigma", "precision"]
 
 
 class TestTheKeyIsSecret:

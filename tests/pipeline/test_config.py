@@ -168,6 +168,16 @@ def test_method_none_makes_no_factor(tmp_path: Path) -> None:
     assert load(tmp_path, text + "arrays: [gram]\n").arrays == ("gram",)
 
 
+def test_precision_is_one_of_four_and_not_for_scores(tmp_path: Path) -> None:
+    assert load(tmp_path, TEXT).precision == "auto"
+    assert load(tmp_path, TEXT + "precision: int16\n").precision == "int16"
+    with pytest.raises(ConfigurationError, match=r"precision: .*'int4'"):
+        load(tmp_path, TEXT + "precision: int4\n")
+    scores = TEXT.split("projection")[0] + "regime: scores\nqueries: queries.npy\n"
+    with pytest.raises(ConfigurationError, match="precision: scores are published as they are"):
+        load(tmp_path, scores + "precision: int8\n")
+
+
 @pytest.mark.parametrize("private", ["out", "out/inside"])
 def test_private_things_never_lie_among_the_published(tmp_path: Path, private: str) -> None:
     with pytest.raises(ConfigurationError, match="private: expected a place outside"):

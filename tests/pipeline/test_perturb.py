@@ -25,12 +25,13 @@ from pipeline.keyfile import commitment, create_key, read_key
 from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.project import assemble
 from pipeline.window import run_tasks
+from scoreshield.encoding import FLOAT32, Encoding, choose_encoding
 from scoreshield.inmemory import perturb_gram
 from scoreshield.mechanism import Mechanism, calibrate_gram
 
 N, D = 1100, 12
 """A little more than one noise tile."""
-Jobs = Callable[[int, str], PerturbJob]
+Jobs = Callable[..., PerturbJob]
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +52,10 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, gallery: Gallery, mechanism: 
     folder = tmp_path_factory.mktemp("runs")
     create_key(folder / "key", content_digest(gallery), "gram-a", mechanism)
 
-    def make(side: int, name: str) -> PerturbJob:
+    def make(side: int, name: str, encoding: Encoding = FLOAT32) -> PerturbJob:
         run = folder / name
         (run / "receipts").mkdir(parents=True)
-        blocks.create_store(str(run / "noisy.zarr"), Triangle(N, side))
+        blocks.create_store(str(run / "noisy.zarr"), Triangle(N, side), encoding)
         return PerturbJob(
             gallery=gallery.path,
             store=str(run / "noisy.zarr"),
@@ -87,6 +88,23 @@ def test_blocks_of_any_side_are_the_matrix_in_memory(
     np.testing.assert_array_equal(assemble(job.store, job.triangle), expected)
 
 
+@pytest.mark.parametrize("side", [256, 1000])
+def test_codes_of_any_side_are_those_of_the_matrix_in_memory(
+    jobs: Jobs, expected: NDArray[np.float32], mechanism: Mechanism, side: int
+) -> None:
+    encoding = choose_encoding(mechanism.sigma)
+    assert encoding.dtype == "int8"
+    job = jobs(side, f"codes-{side}", encoding)
+    for index in range(job.triangle.count):
+        assert matches(job.store, perturb_block(job, index))
+    rounded = encoding.decode(encoding.encode(expected))
+    np.fill_diagonal(rounded, 1.0)
+    np.testing.assert_array_equal(assemble(job.store, job.triangle), rounded)
+    key = read_key(Path(job.key_file))
+    rows = read_rows(job.gallery, 0, N)
+    np.testing.assert_array_equal(perturb_gram(rows, mechanism, key, "gram-a", encoding), rounded)
+
+
 @pytest.fixture(scope="module", params=[1, 2])
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -97,16 +115,21 @@ def client(
 
 
 def test_any_number_of_workers_makes_the_same_bits(
-    jobs: Jobs, expected: NDArray[np.float32], client: Client
+    jobs: Jobs, expected: NDArray[np.float32], mechanism: Mechanism, client: Client
 ) -> None:
     workers = len(client.nthreads())
-    for side in (256, 1000):
-        job = jobs(side, f"workers-{workers}-{side}")
+    encoding = choose_encoding(mechanism.sigma)
+    for side, stored in ((256, FLOAT32), (1000, FLOAT32), (1000, encoding)):
+        job = jobs(side, f"workers-{workers}-{side}-{stored.dtype}", stored)
         receipts = list(
-            run_tasks(client, f"s{side}", perturb_block, job, range(job.triangle.count))
+            run_tasks(
+                client, f"s{side}{stored.dtype}", perturb_block, job, range(job.triangle.count)
+            )
         )
         assert sorted(receipt.block for receipt in receipts) == list(range(job.triangle.count))
-        np.testing.assert_array_equal(assemble(job.store, job.triangle), expected)
+        rounded = stored.decode(stored.encode(expected.copy()))
+        np.fill_diagonal(rounded, 1.0)
+        np.testing.assert_array_equal(assemble(job.store, job.triangle), rounded)
 
 
 def test_values_are_integers_on_the_grid(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline import blocks
 from pipeline.cluster import open_cluster
 from pipeline.config import Cluster
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, ParameterError
 from pipeline.gallery import content_digest
 from pipeline.geometry import Triangle
 from pipeline.ingest import ingest
@@ -32,6 +32,7 @@ from pipeline.plan import (
     show_bytes,
 )
 from pipeline.window import run_tasks
+from scoreshield.encoding import choose_encoding
 from scoreshield.mechanism import calibrate_gram
 from scoreshield.noise import TILE
 from scoreshield.projection import METHODS
@@ -207,8 +208,8 @@ def test_bytes_for_people(count: int, shown: str) -> None:
     assert show_bytes(count) == shown
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> PerturbJob:
+@pytest.fixture(params=["float32", "int8"])
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> PerturbJob:
     """Three blocks of two tiles a side."""
     n, d, side = 4096, 128, 2048
     np.save(tmp_path / "source.npy", np.random.default_rng(5).normal(size=(n, d)))
@@ -216,7 +217,8 @@ def job(tmp_path: Path) -> PerturbJob:
     mechanism, triangle = calibrate_gram(n, d, 1.0, 1e-6), Triangle(n, side)
     (tmp_path / "receipts").mkdir()
     create_key(tmp_path / "key", content_digest(gallery), "peak", mechanism)
-    blocks.create_store(str(tmp_path / "noisy.zarr"), triangle)
+    encoding = choose_encoding(mechanism.sigma, request.param)
+    blocks.create_store(str(tmp_path / "noisy.zarr"), triangle, encoding)
     return PerturbJob(
         gallery=gallery.path,
         store=str(tmp_path / "noisy.zarr"),
@@ -241,10 +243,45 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, job: Pertur
     def high_water_mark() -> int:
         return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-    plan = plan_release(job.mechanism, "none", ("gram",), job.triangle.side, 1)
+    precision = blocks.encoding_of(job.store).dtype
+    side = job.triangle.side
+    plan = plan_release(job.mechanism, "none", ("gram",), side, 1, precision=precision)
     receipts = list(run_tasks(client, "perturb", perturb_block, job, range(job.triangle.count)))
     assert len(receipts) == 3
     (peak,) = client.run(high_water_mark).values()
     assert 0.8 * plan.stages[0].peak_worker_bytes <= peak <= 1.2 * plan.stages[0].peak_worker_bytes
     stored = sum(file.stat().st_size for file in Path(job.store).rglob("*") if file.is_file())
-    assert 0.95 * plan.stages[0].disk_bytes <= stored <= plan.stages[0].disk_bytes
+    # Little beside a block of float32; a block of codes is smaller.
+    assert 0.9 * plan.stages[0].disk_bytes <= stored <= plan.stages[0].disk_bytes
+
+
+def test_codes_take_a_quarter_of_the_disk_and_of_a_product() -> None:
+    mechanism = calibrate_gram(100_000, 128, 8.0, 1e-6)
+    plans = {
+        precision: plan_release(
+            mechanism, "nearest", ("factor",), "auto", 1, workers=2, precision=precision
+        )
+        for precision in ("auto", "float32", "int16")
+    }
+    assert plans["auto"].encoding.dtype == "int8"
+    read = {name: plan.blockwise.bytes_a_product for name, plan in plans.items() if plan.blockwise}
+    assert read["float32"] == 2 * read["int16"] == 4 * read["auto"]
+    assert 5e9 < read["auto"] < 5.3e9
+    saved = plans["float32"].stages[0].disk_bytes - plans["auto"].stages[0].disk_bytes
+    assert saved == read["float32"] - read["auto"]
+    for name, plan in plans.items():
+        for stage, coarse in zip(plan.stages, plans["auto"].stages, strict=True):
+            assert stage.peak_worker_bytes >= coarse.peak_worker_bytes, name
+
+
+def test_what_is_published_as_it_is_stored_is_not_rounded_unasked() -> None:
+    mechanism = calibrate_gram(1000, 8, 1.0, 1e-6)
+    assert plan_release(mechanism, "none", ("gram",), "auto", 1).encoding.dtype == "float32"
+    asked = plan_release(mechanism, "none", ("gram",), "auto", 1, precision="int8")
+    assert asked.encoding.dtype == "int8"
+
+
+def test_a_precision_too_coarse_for_the_noise_is_refused() -> None:
+    quiet = replace(calibrate_gram(1000, 8, 1.0, 1e-6), sigma=0.1)
+    with pytest.raises(ParameterError, match=r"precision: int8 .* takes int16"):
+        plan_release(quiet, "nearest", ("gram",), "auto", 1, precision="int8")

@@ -65,6 +65,8 @@ def test_every_figure_is_there_for_a_machine(folder: Path) -> None:
     assert shown["forecast"]["carries_signal"] is True
     assert shown["forecast"]["advice"] is None
     assert (shown["blocks"], shown["tasks"]) == (1, 1 + 1 + 1 + 1)
+    assert (shown["noisy"]["dtype"], shown["noisy"]["step"] > 0) == ("int8", True)
+    assert 0 < shown["noisy"]["added_variance"] < 1 / 1728
     assert shown["disk_bytes"] == sum(stage["disk_bytes"] for stage in shown["stages"])
     assert shown["peak_worker_bytes"] == max(s["peak_worker_bytes"] for s in shown["stages"])
     ledger = shown["ledger"]
@@ -90,6 +92,7 @@ def test_every_figure_is_there_for_a_person(folder: Path) -> None:
         "of the trace (sigma/sqrt(n))",
         "1 blocks of 1024 x 1024, 4 tasks",
         "on disk, at most",
+        "kept as int8 codes from -127 to 127",
         "ledger (no ledger yet): fits, 4 will be spent after it; spent 0, requested 4, remaining 6",
         "the largest epsilon that still fits is 6",
     ):

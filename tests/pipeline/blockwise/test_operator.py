@@ -23,6 +23,7 @@ from pipeline.operator import (
 )
 from pipeline.panel_store import ClusterPanels
 from pipeline.shares import Places, cut_shares
+from scoreshield.encoding import choose_encoding
 from scoreshield.projection.clipped import ClippedFactorOperator
 
 Store = tuple[str, Triangle, Any]
@@ -38,6 +39,33 @@ def test_a_product_is_that_of_the_dense_matrix_with_unit_diagonal(
     expected = noisy.astype(np.float64) @ load_panel(W)
     assert operator.n == len(noisy)
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("precision", ["int8", "int16"])
+def test_codes_multiply_as_the_numbers_they_stand_for(
+    algebra: ClusterPanels,
+    noisy_store: Store,
+    load_panel: Callable[..., Any],
+    toolbox: Any,
+    tmp_path: Path,
+    precision: Any,
+) -> None:
+    _, triangle, noisy = noisy_store
+    encoding = choose_encoding(0.5, precision)
+    path = toolbox.write_noisy(tmp_path / "codes.zarr", noisy, triangle, encoding)
+    operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 2**30), triangle)
+    W = algebra.start(9)
+    rounded = encoding.decode(encoding.encode(noisy)).astype(np.float64)
+    np.fill_diagonal(rounded, 1.0)
+    expected = rounded @ load_panel(W)
+    for _ in range(2):
+        found = load_panel(operator.matmat(W))
+        np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+    # The second product read none: what is held are codes.
+    stored = sum(
+        np.prod([s.stop - s.start for s in triangle.region(t)]) for t in range(triangle.count)
+    )
+    assert operator.bytes_read == stored * encoding.bytes
 
 
 @pytest.mark.parametrize("relaxation", [1.0, 1.9])

@@ -75,6 +75,13 @@ class TestOneCommand:
         indices, values = opened.topk(3)
         assert indices.shape == values.shape == (opened.n, 3)
 
+    def test_the_manifest_states_the_precision_of_the_noisy_blocks(self, finished: Any) -> None:
+        noisy, run = open_release(finished.path).manifest.noisy, finished.curator.prepared()
+        assert noisy is not None
+        assert (noisy.dtype, noisy.step) == ("int8", run.plan.encoding.step)
+        assert f"multiples of {noisy.step!r}" in noisy.rounding
+        assert noisy.rounding in finished.curator.command("show", str(finished.path)).stdout
+
     def test_the_ledger_is_committed_and_the_key_is_gone(self, finished: Any) -> None:
         finished.curator.assert_spent_once()
         assert not list(finished.curator.root.rglob("*.key"))
@@ -349,6 +356,11 @@ class TestChangedSettings:
         assert refused.returncode == 2
         expected = "arrays = ['factor', 'gram']" if unfinished else "projection.method = 'shrink'"
         assert expected in refused.stderr
+        same = {"release": "faces"} if unfinished else {"release": "faces", "arrays": ["factor"]}
+        curator.configure(**same, precision="float32")
+        refused = curator.command("release", "release.yaml")
+        assert refused.returncode == 2
+        assert "precision = 'auto', this configuration says 'float32'" in refused.stderr
         assert curator.account().spent == spent
 
     def test_a_refused_release_pins_nothing(self, curator: Any) -> None:
