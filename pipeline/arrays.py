@@ -20,8 +20,11 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from pipeline import place as places
 from pipeline.durable import sync_folder
 from pipeline.errors import IntegrityFailure
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, zarr_store
 
 FloatPanel = NDArray[np.float32]
 METADATA = "zarr.json"
@@ -30,9 +33,9 @@ _PANEL_BYTES = 256 * 2**20
 _PARTIAL = ".partial"
 
 
-def create_group(path: Path) -> None:
+def create_group(path: Place) -> None:
     """Make an empty Zarr v3 group."""
-    zarr.create_group(str(path), zarr_format=3)
+    zarr.create_group(zarr_store(path, read_only=False), zarr_format=3)
 
 
 def array_metadata(shape: tuple[int, ...], chunks: tuple[int, ...]) -> dict[str, Any]:
@@ -58,19 +61,23 @@ def array_metadata(shape: tuple[int, ...], chunks: tuple[int, ...]) -> dict[str,
     }
 
 
-def create_array(path: Path, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
+def create_array(path: Place, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
     """Make an empty array in the group at ``path``."""
     folder = path / name
+    metadata = json.dumps(array_metadata(shape, chunks), indent=2).encode()
+    if isinstance(folder, ObjectPath):
+        (folder / METADATA).write(metadata)
+        return
     folder.mkdir()
-    (folder / METADATA).write_text(json.dumps(array_metadata(shape, chunks), indent=2))
+    (folder / METADATA).write_bytes(metadata)
 
 
-def open_for_writing(path: Path, name: str) -> Any:
+def open_for_writing(path: Place, name: str) -> Any:
     """The Zarr array, writable; chunks are written whole."""
-    return zarr.open_group(str(path), mode="r+")[name]
+    return zarr.open_group(zarr_store(path, read_only=False), mode="r+")[name]
 
 
-def open_for_reading(path: Path, name: str) -> Any:
+def open_for_reading(path: Place, name: str) -> Any:
     """The Zarr array, read-only.
 
     Raises
@@ -80,7 +87,8 @@ def open_for_reading(path: Path, name: str) -> Any:
     """
     try:
         # Consolidated metadata would be a second description of the same array.
-        group = zarr.open_group(str(path), mode="r", zarr_format=3, use_consolidated=False)
+        store = zarr_store(path, read_only=True)
+        group = zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
         array = group[name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityFailure(f"{path}: array '{name}' can't be opened: {error}") from error
@@ -158,19 +166,38 @@ def chunk_bytes(array: Any) -> int:
     return int(4 * math.prod(array.chunks) + _CHECKSUM_BYTES)
 
 
-def stored_files(path: Path) -> set[str]:
+def array_names(path: Place) -> list[str]:
+    """Names of the arrays of a store, in order."""
+    return sorted(zarr.open_group(zarr_store(path, read_only=True), mode="r").array_keys())
+
+
+def put_attributes(path: Place, attributes: dict[str, Any]) -> None:
+    """Give the group at ``path`` these attributes and no others."""
+    zarr.open_group(zarr_store(path, read_only=False), mode="r+").attrs.put(attributes)
+
+
+def stored_files(path: Place) -> set[str]:
     """All files of a store, relative to it."""
-    return {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()}
+    return set(places.stored_files(path))
 
 
-def sweep_partial_files(path: Path) -> None:
+def sweep_partial_files(path: Place) -> None:
     """Remove what a worker that was killed in the middle of a write has left."""
+    if isinstance(path, ObjectPath):
+        # An upload that was cut short made no object.
+        return
     for file in path.rglob(f"*{_PARTIAL}"):
         file.unlink()
 
 
-def sync_tree(path: Path, *, file_mode: int, folder_mode: int) -> None:
-    """Set the modes of a finished store and make all of it survive a power cut."""
+def sync_tree(path: Place, *, file_mode: int, folder_mode: int) -> None:
+    """Set the modes of a finished store and make all of it survive a power cut.
+
+    In an object store every object is durable once it is there, and a bucket's policy says who
+    reads it.
+    """
+    if isinstance(path, ObjectPath):
+        return
     for folder, _, files in os.walk(path, topdown=False):
         for name in files:
             file = Path(folder) / name

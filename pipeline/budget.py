@@ -12,6 +12,7 @@ from pipeline.errors import BudgetRefused
 from pipeline.gallery import Gallery, adopt_lineage, content_digest
 from pipeline.ledger import Account, Budget, Ledger, Request
 from pipeline.ledger.database import database_for
+from pipeline.place import Place, one_below
 from scoreshield.mechanism import Mechanism
 
 _SQLITE = "sqlite:///"
@@ -107,11 +108,11 @@ def ledger_name(config: Config) -> str:
     return database_for(config.ledger.url).name
 
 
-def earlier_traces(config: Config, lineage: str) -> list[Path]:
+def earlier_traces(config: Config, lineage: str) -> list[Place]:
     """Releases and runs of a gallery lineage that lie beside this configuration."""
-    manifests = sorted(config.output.glob("*/manifest.json"))
+    manifests = one_below(config.output, "manifest.json")
     # A run is recorded before its first noise, and stays recorded when it is abandoned.
-    runs = sorted((config.private / "runs").glob("*/run.json"))
+    runs = one_below(config.private / "runs", "run.json")
     published = [
         file.parent for file in manifests if _may_be_of(lineage, file, "composition", "lineage")
     ]
@@ -161,18 +162,18 @@ def check_may_create(config: Config, gallery: Gallery | None) -> None:
         )
 
 
-def _unaccounted_releases(config: Config) -> list[Path]:
+def _unaccounted_releases(config: Config) -> list[Place]:
     """Releases in the output folder whose lineage the ledger does not know.
 
     With the private folder a gallery loses its lineage, and then nothing tells whether they are
     releases of it under its old one.
     """
     known = existing_ledger(config).lineages() if ledger_exists(config) else ()
-    manifests = sorted(config.output.glob("*/manifest.json"))
+    manifests = one_below(config.output, "manifest.json")
     return [file.parent for file in manifests if not _is_accounted(file, known)]
 
 
-def _is_accounted(manifest: Path, known: tuple[str, ...]) -> bool:
+def _is_accounted(manifest: Place, known: tuple[str, ...]) -> bool:
     """Whether a manifest names a lineage of the ledger, or says that nothing was spent on it."""
     try:
         found = json.loads(manifest.read_text())
@@ -181,7 +182,7 @@ def _is_accounted(manifest: Path, known: tuple[str, ...]) -> bool:
         return False
 
 
-def _may_be_of(lineage: str, file: Path, *place: str) -> bool:
+def _may_be_of(lineage: str, file: Place, *place: str) -> bool:
     """Whether a record names a lineage, or can't be read and so may have named it."""
     try:
         found: Any = json.loads(file.read_text())

@@ -26,7 +26,7 @@ def _path_or_url(value: Any) -> Any:
 
 
 _config_argument = click.argument("config", type=click.Path(path_type=Path))
-_release_argument = click.argument("release", type=click.Path(path_type=Path))
+_release_argument = click.argument("release", type=_path_or_url)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -168,7 +168,7 @@ def status(config: Path, as_json: bool) -> None:
 @click.option("--queries-key", help="Which array of that file, where it holds several.")
 @_json_option
 def verify(
-    release: Path,
+    release: Any,
     public_key: str | None,
     queries: Path | None,
     queries_key: str | None,
@@ -216,7 +216,7 @@ def verify(
 @cli.command()
 @_release_argument
 @_json_option
-def show(release: Path, as_json: bool) -> None:
+def show(release: Any, as_json: bool) -> None:
     """Describe RELEASE from its manifest: guarantee, noise, projection, arrays.
 
     Example: scoreshield show releases/gram-0123456789ab
@@ -263,7 +263,7 @@ def manifest() -> None:
     "--key", "signer", required=True, help="The curator's Ed25519 public key in hex, or its file."
 )
 @_json_option
-def manifest_verify(release: Path, signer: str, as_json: bool) -> None:
+def manifest_verify(release: Any, signer: str, as_json: bool) -> None:
     """Check who signed RELEASE and that no character of its manifest changed; reads no array.
 
     Example: scoreshield manifest verify releases/gram-0123456789ab --key curator.pub
@@ -381,7 +381,7 @@ def ledger_abandon(config: Path, name: str | None, as_json: bool) -> None:
     _print(as_json, account_json(account), account_text(account))
 
 
-def _check_is_release(folder: Path) -> None:
+def _check_is_release(folder: Any) -> None:
     """A mistyped path is no damaged release."""
     from pipeline.errors import ConfigurationError
 

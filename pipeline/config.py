@@ -28,7 +28,7 @@ from pydantic import (
 
 from pipeline.errors import ConfigurationError
 from pipeline.object_path import ObjectPath
-from pipeline.place import Place, place_of
+from pipeline.place import Place, lies_in, place_of
 from scoreshield.calibration import check_privacy
 from scoreshield.encoding import Precision
 from scoreshield.errors import ScoreShieldError
@@ -262,10 +262,10 @@ class Config(Section):
         pattern=r"^[0-9a-f]{32}$",
         description="Lineage to carry on when the source is a new version of an earlier gallery.",
     )
-    output: Path = Field(
+    output: PathOrUrl = Field(
         default=Path("releases"),
         validate_default=True,
-        description="Folder of published releases, one folder each.",
+        description="Folder of published releases, one folder each; or a URL in an object store.",
     )
     private: Path = Field(
         default=Path("private"),
@@ -404,7 +404,7 @@ class Config(Section):
             "ledger": _sqlite_file(self.ledger.url),
         }
         for key, path in kept.items():
-            if path is not None and path.is_relative_to(self.output):
+            if path is not None and lies_in(path, self.output):
                 raise ValueError(
                     f"{key}: expected a place outside the published folder, found {path} inside "
                     f"output {self.output}; whoever reads releases would reach it"

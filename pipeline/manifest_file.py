@@ -10,11 +10,12 @@ beside a genuine signature for signed.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.arrays import METADATA, array_metadata, chunk_count
 from pipeline.errors import IntegrityFailure
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place
 from pipeline.publish import ATTRIBUTE, MANIFEST, STORE
 from pipeline.signing import check_signature
 from pipeline.tree import read_plain_file, tree_faults
@@ -28,7 +29,7 @@ _MOST_CHUNKS = 2**24
 """More than any plan makes: 10,000 tasks, each of which writes 1,024 chunks at most."""
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """The manifest of a release directory; its signature is not checked here.
 
     Raises
@@ -54,7 +55,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def verify_manifest(folder: Path, expected_public_key: str) -> Manifest:
+def verify_manifest(folder: Place, expected_public_key: str) -> Manifest:
     """The manifest of a release directory, once it is proven to be what a key's holder published.
 
     Checked are its form, its signature, its numbers, the copy in the store's attributes and what
@@ -75,7 +76,7 @@ def verify_manifest(folder: Path, expected_public_key: str) -> Manifest:
     return manifest
 
 
-def check_store(folder: Path, manifest: Manifest) -> None:
+def check_store(folder: Place, manifest: Manifest) -> None:
     """Raise IntegrityFailure unless folders and metadata are those that the manifest describes.
 
     Chunks are not looked at.
@@ -92,7 +93,7 @@ def check_store(folder: Path, manifest: Manifest) -> None:
         check_metadata(store, name, record)
 
 
-def check_directory(folder: Path) -> None:
+def check_directory(folder: Place) -> None:
     """Raise IntegrityFailure unless a release directory holds its manifest, its store, no more."""
     faults = [
         f"{fault}: a temporary file of an interrupted write, which may be removed"
@@ -106,18 +107,21 @@ def check_directory(folder: Path) -> None:
         )
 
 
-def check_name(folder: Path, manifest: Manifest) -> None:
+def check_name(folder: Place, manifest: Manifest) -> None:
     """Raise IntegrityFailure unless the release lies in a folder of its own name."""
-    names = {folder.absolute().name, folder.resolve().name}
+    if isinstance(folder, ObjectPath):
+        called, names = folder.name, {folder.name}
+    else:
+        called, names = folder.resolve().name, {folder.absolute().name, folder.resolve().name}
     if manifest.release_id not in names:
         raise IntegrityFailure(
             f"this is release {manifest.release_id}, in a folder called "
-            f"{printable(folder.resolve().name)!r}; if it is the release that you mean, rename the "
+            f"{printable(called)!r}; if it is the release that you mean, rename the "
             f"folder back to {manifest.release_id}"
         )
 
 
-def check_attributes(folder: Path, manifest: Manifest) -> None:
+def check_attributes(folder: Place, manifest: Manifest) -> None:
     """Raise IntegrityFailure unless the store's group says what the manifest says, and no more."""
     expected = {
         "attributes": {ATTRIBUTE: manifest.model_dump(mode="json")},
@@ -127,7 +131,7 @@ def check_attributes(folder: Path, manifest: Manifest) -> None:
     _compare_metadata(folder / STORE / METADATA, expected)
 
 
-def check_metadata(store: Path, name: str, record: ArrayRecord) -> None:
+def check_metadata(store: Place, name: str, record: ArrayRecord) -> None:
     """Raise IntegrityFailure unless an array's metadata are what publication writes."""
     _compare_metadata(store / name / METADATA, array_metadata(record.shape, record.chunks))
 
@@ -183,7 +187,7 @@ def _check_chunks(name: str, record: ArrayRecord) -> None:
         )
 
 
-def _compare_metadata(path: Path, expected: dict[str, Any]) -> None:
+def _compare_metadata(path: Place, expected: dict[str, Any]) -> None:
     """Raise IntegrityFailure unless a file holds the expected JSON, whatever its white space."""
     try:
         found = json.loads(

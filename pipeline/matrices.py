@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import arrays
+from pipeline.place import Place
 from scoreshield.released import gram_block
 
 
@@ -129,7 +129,7 @@ class Scores:
         return arrays.read(self.scores, (rows, columns))
 
 
-def open_matrix(store: Path, names: Collection[str]) -> Matrix:
+def open_matrix(store: Place, names: Collection[str]) -> Matrix:
     """The matrix of a release's store: its scores, its dense Gram matrix, or its factor.
 
     Parameters

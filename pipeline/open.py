@@ -7,10 +7,10 @@ checks everything else.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from pipeline import arrays
 from pipeline.errors import ConfigurationError
 from pipeline.manifest_file import check_store, read_manifest
 from pipeline.matrices import Matrix, open_matrix
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, place_of
 from pipeline.publish import STORE
 from pipeline.signing import check_signature
 from scoreshield.errors import ParameterError
@@ -37,12 +39,14 @@ class NotPrivateWarning(UserWarning):
     """An opened release was made in test mode: it protects nobody's record."""
 
 
-def open_release(path: str | Path, verify_key: str | None = None) -> Release:
+def open_release(
+    path: str | os.PathLike[str] | ObjectPath, verify_key: str | None = None
+) -> Release:
     """Open a release of either regime.
 
     Parameters
     ----------
-    path : release directory
+    path : release directory, a path or a URL
     verify_key : hexadecimal Ed25519 public key that must have signed the manifest; None accepts
         any key, which finds damage but does not say who published
 
@@ -59,7 +63,7 @@ def open_release(path: str | Path, verify_key: str | None = None) -> Release:
     ConfigurationError
         ``verify_key`` is not a key.
     """
-    folder = Path(path)
+    folder = place_of(path)
     manifest = read_manifest(folder)
     check_signature(manifest, verify_key)
     check_store(folder, manifest)
@@ -86,7 +90,7 @@ class Release:
     manifest : what the release says of itself
     """
 
-    path: Path
+    path: Place
     manifest: Manifest
     _matrix: Matrix
     _opened: dict[str, Any]
@@ -314,4 +318,4 @@ def _read_chunk(
     if block_info is None:
         raise ValueError("a chunk is read within a Dask array only")
     rows, columns = (slice(*span) for span in block_info[None]["array-location"])
-    return open_matrix(Path(store), names).block(rows, columns)
+    return open_matrix(place_of(store), names).block(rows, columns)

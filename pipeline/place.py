@@ -60,6 +60,21 @@ def resolved(location: str | os.PathLike[str] | ObjectPath) -> Place:
     return place if isinstance(place, ObjectPath) else Path(os.path.realpath(place))
 
 
+def lies_in(place: Place, folder: Place) -> bool:
+    """Whether a place is a folder or lies below it."""
+    if isinstance(place, ObjectPath):
+        return place.is_relative_to(folder)
+    return isinstance(folder, Path) and place.is_relative_to(folder)
+
+
+def one_below(folder: Place, name: str) -> list[Place]:
+    """The files of a name in the folders that lie in ``folder``, in order."""
+    if isinstance(folder, ObjectPath):
+        files = (folder / child / name for child in sorted(folder.names()))
+        return [file for file in files if file.size() is not None]
+    return [*sorted(folder.glob(f"*/{name}"))]
+
+
 def zarr_store(place: Place, *, read_only: bool) -> Any:
     """The Zarr store at a place: the one function that knows how Zarr reaches it."""
     if isinstance(place, ObjectPath):

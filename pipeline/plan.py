@@ -168,7 +168,7 @@ def automatic_block_side(n: int) -> int:
     return side
 
 
-def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
+def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: float) -> None:
     """Refuse a plan that does not fit, with its numbers, before anything is spent.
 
     Raises
@@ -194,7 +194,7 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: int) -> None:
     if plan.disk_bytes > free_disk:
         raise ConfigurationError(
             f"the run and its release need {show_bytes(plan.disk_bytes)} of disk, "
-            f"{show_bytes(free_disk)} are free; make room, or release less ({plan.less}). "
+            f"{show_bytes(int(free_disk))} are free; make room, or release less ({plan.less}). "
             "Nothing was spent."
         )
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from pipeline import arrays
@@ -22,6 +21,8 @@ from pipeline.blocks import read_block
 from pipeline.durable import sync_folder, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.geometry import Triangle
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, place_of
 from pipeline.project import STORE as PROJECTION_STORE
 from pipeline.project import describe_array
 from scoreshield.manifest import ArrayRecord, Manifest, to_json
@@ -40,7 +41,7 @@ class PublishJob:
 
     Attributes
     ----------
-    directory : release directory
+    directory : release directory, a path or a URL
     triangle : geometry of the noisy blocks; its side is the chunk side of the release
     arrays : ``"gram"``, ``"factor"`` (which brings ``diagonal`` with it), or both
     projection : folder made by :func:`pipeline.project.project_task`; None for method ``none``
@@ -54,8 +55,8 @@ class PublishJob:
     noisy: str | None
 
     @property
-    def store(self) -> Path:
-        """Path of the release's Zarr group."""
+    def store(self) -> Place:
+        """Place of the release's Zarr group."""
         return store_of(self.directory)
 
 
@@ -87,13 +88,13 @@ def start_release(directory: str) -> None:
     ConfigurationError
         The directory holds a finished release or foreign files.
     """
-    _clear(Path(directory))
+    _clear(place_of(directory))
     arrays.create_group(store_of(directory))
 
 
-def store_of(directory: str | Path) -> Path:
+def store_of(directory: str | Place) -> Place:
     """The Zarr group of a release directory."""
-    return Path(directory) / STORE
+    return place_of(directory) / STORE
 
 
 def publish_panel(job: PublishJob, index: int) -> int:
@@ -131,7 +132,7 @@ def publish_block(job: PublishJob, index: int) -> int:
 
 
 def describe_arrays(
-    directory: str | Path, progress: Callable[[str], None] | None = None
+    directory: str | Place, progress: Callable[[str], None] | None = None
 ) -> dict[str, ArrayRecord]:
     """Shape, type and digest of every array of a written release, read back from storage.
 
@@ -140,16 +141,16 @@ def describe_arrays(
     IntegrityFailure
         An array is incomplete or damaged.
     """
-    store = Path(directory) / STORE
+    store = store_of(directory)
     records = {}
-    for name in sorted(zarr.open_group(str(store), mode="r").array_keys()):
+    for name in arrays.array_names(store):
         records[name] = describe_array(arrays.open_for_reading(store, name))
         if progress is not None:
             progress(name)
     return records
 
 
-def finish(directory: str | Path, manifest: Manifest) -> None:
+def finish(directory: str | Place, manifest: Manifest) -> None:
     """Make the store durable, copy the manifest into its attributes, then write the manifest.
 
     Raises
@@ -159,7 +160,7 @@ def finish(directory: str | Path, manifest: Manifest) -> None:
     ConfigurationError
         The release is already finished.
     """
-    folder = Path(directory)
+    folder = place_of(directory)
     store = folder / STORE
     _refuse_finished(folder)
     if manifest.signature is None:
@@ -167,11 +168,22 @@ def finish(directory: str | Path, manifest: Manifest) -> None:
     arrays.sweep_partial_files(store)
     _check_complete(store, manifest)
     text = to_json(manifest)
-    zarr.open_group(str(store), mode="r+").attrs.put({ATTRIBUTE: manifest.model_dump(mode="json")})
+    arrays.put_attributes(store, {ATTRIBUTE: manifest.model_dump(mode="json")})
     arrays.sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
+    _write_manifest(folder, text.encode())
+
+
+def _write_manifest(folder: Place, content: bytes) -> None:
+    """The last step, which makes a release of what is there."""
+    if isinstance(folder, ObjectPath):
+        try:
+            (folder / MANIFEST).create(content)
+        except FileExistsError as error:
+            raise _finished(folder) from error
+        return
     folder.chmod(_FOLDER_MODE)
     sync_folder(folder)
-    write_atomically(folder / MANIFEST, text.encode(), mode=_FILE_MODE)
+    write_atomically(folder / MANIFEST, content, mode=_FILE_MODE)
     sync_folder(folder.parent)
 
 
@@ -185,7 +197,7 @@ def _check_arrays(job: PublishJob) -> None:
         _projected(job, "factor")
 
 
-def check_directory(folder: Path) -> None:
+def check_directory(folder: Place) -> None:
     """Refuse a release directory that holds a finished release, or what is none of ours.
 
     Raises
@@ -195,9 +207,7 @@ def check_directory(folder: Path) -> None:
     """
     _refuse_finished(folder)
     foreign = sorted(
-        entry.name
-        for entry in (folder.iterdir() if folder.exists() else ())
-        if entry.name != STORE and not entry.name.startswith(f".{MANIFEST}.")
+        name for name in _names(folder) if name != STORE and not name.startswith(f".{MANIFEST}.")
     )
     if foreign:
         raise ConfigurationError(
@@ -206,9 +216,19 @@ def check_directory(folder: Path) -> None:
         )
 
 
-def _clear(folder: Path) -> None:
+def _names(folder: Place) -> set[str]:
+    """What lies in a folder that may not be there."""
+    if isinstance(folder, ObjectPath):
+        return folder.names()
+    return {entry.name for entry in (folder.iterdir() if folder.exists() else ())}
+
+
+def _clear(folder: Place) -> None:
     """Empty a release directory that was interrupted, and nothing else."""
     check_directory(folder)
+    if isinstance(folder, ObjectPath):
+        (folder / STORE).delete()
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for entry in folder.iterdir():
         if entry.is_dir():
@@ -217,16 +237,20 @@ def _clear(folder: Path) -> None:
             entry.unlink()
 
 
-def _refuse_finished(folder: Path) -> None:
+def _refuse_finished(folder: Place) -> None:
     if (folder / MANIFEST).exists():
-        raise ConfigurationError(
-            f"{folder} holds a finished release, and releases are never overwritten; "
-            "choose another release id"
-        )
+        raise _finished(folder)
 
 
-def _check_complete(store: Path, manifest: Manifest) -> None:
-    names = sorted(zarr.open_group(str(store), mode="r").array_keys())
+def _finished(folder: Place) -> ConfigurationError:
+    return ConfigurationError(
+        f"{folder} holds a finished release, and releases are never overwritten; "
+        "choose another release id"
+    )
+
+
+def _check_complete(store: Place, manifest: Manifest) -> None:
+    names = arrays.array_names(store)
     if names != sorted(manifest.arrays):
         raise IntegrityFailure(
             f"{store} holds arrays {names}, the manifest describes {sorted(manifest.arrays)}"

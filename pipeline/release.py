@@ -8,10 +8,9 @@ ledger, and everything it makes says NOT PRIVATE.
 
 from __future__ import annotations
 
-import contextlib
+import math
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,9 +42,11 @@ from pipeline.keyfile import (
 )
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.open import open_release
+from pipeline.output import checked_output, release_claim, remove_unfinished
+from pipeline.place import Place
 from pipeline.plan import check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
-from pipeline.publish import MANIFEST, STORE, check_directory, describe_arrays, finish
+from pipeline.publish import MANIFEST, describe_arrays, finish
 from pipeline.record import Timings, write_record
 from pipeline.run import (
     Run,
@@ -84,7 +85,7 @@ _SOFTWARE = (
 class Outcome:
     """How a release command ended."""
 
-    path: Path
+    path: Place
     newly: bool
     """False where the release was finished before, and nothing was spent now."""
     manifest: Manifest
@@ -204,11 +205,11 @@ def abandon(config: Config, release_id: str | None = None) -> Account:
         destroy_key(folder.key_file)
         folder.discard_noise()
         shutil.rmtree(folder.scratch, ignore_errors=True)
-        _remove_unfinished(published)
+        remove_unfinished(folder, published)
     return ledger.account(lineage)
 
 
-def _configured_run(config: Config) -> tuple[str, RunFolder, Path]:
+def _configured_run(config: Config) -> tuple[str, RunFolder, Place]:
     """Lineage, run folder and release folder of a configuration's run."""
     gallery = latest_gallery(config)
     if gallery is None:
@@ -219,7 +220,7 @@ def _configured_run(config: Config) -> tuple[str, RunFolder, Path]:
     return gallery.lineage, run.folder, run.release
 
 
-def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Path]:
+def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Place]:
     """The same for a run named by its release, from its own record."""
     folder = RunFolder(config.private / "runs" / release_id)
     named = Path(release_id).name == release_id
@@ -234,15 +235,15 @@ def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Path
 
 def _make(run: Run, reporter: Reporter) -> None:
     """Everything up to the manifest."""
-    _check_output(run)
-    _check_fits(run)
-    digest = content_digest(run.gallery)
-    _check_started_on(run, digest)
-    if run.unsafe_seed is None:
-        key_commitment = _spend(run, digest, reporter)
-    else:
-        reporter.note("NOT PRIVATE", release=run.release_id, reason=_not_private_reason(run))
-        key_commitment = _secure_test_key(run, run.unsafe_seed, run.bound_content(digest))
+    with checked_output(run):
+        _check_fits(run)
+        digest = content_digest(run.gallery)
+        _check_started_on(run, digest)
+        if run.unsafe_seed is None:
+            key_commitment = _spend(run, digest, reporter)
+        else:
+            reporter.note("NOT PRIVATE", release=run.release_id, reason=_not_private_reason(run))
+            key_commitment = _secure_test_key(run, run.unsafe_seed, run.bound_content(digest))
     run.folder.record_start(run.settings, digest)
 
     from pipeline import stages
@@ -270,35 +271,23 @@ def _spend(run: Run, digest: bytes, reporter: Reporter) -> str:
     return _secure_key(run, ledger, entry, run.bound_content(digest), secret)
 
 
-def _check_output(run: Run) -> None:
-    """Find out before anything is spent whether the release can be written."""
-    try:
-        run.config.output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run.config.output):
-            pass
-        check_directory(run.release)
-    except OSError as error:
-        raise ConfigurationError(
-            f"output: nothing can be written in {run.config.output} ({error.strerror}); name "
-            "another folder, or change its permissions. Nothing was spent by this attempt"
-        ) from error
-
-
 def _check_fits(run: Run) -> None:
     """Refuse a plan that fits neither the workers nor the disks; output may be a disk of its own.
 
-    What an earlier attempt holds already counts as free: it is not needed twice.
+    What an earlier attempt holds already counts as free: it is not needed twice. An object store
+    does not tell what is free.
     """
     private, output = run.config.private, run.config.output
     limit = int(run.config.cluster.memory_limit)
     free = free_disk(private) + run.folder.disk_used()
-    if private.stat().st_dev == output.stat().st_dev:
+    if isinstance(output, Path) and private.stat().st_dev == output.stat().st_dev:
         check_fits(run.plan, limit, free)
         return
     inside = tuple(stage for stage in run.plan.stages if stage.name != "publish")
     outside = tuple(stage for stage in run.plan.stages if stage.name == "publish")
     check_fits(replace(run.plan, stages=inside), limit, free)
-    check_fits(replace(run.plan, stages=outside), limit, free_disk(output))
+    room = free_disk(output) if isinstance(output, Path) else math.inf
+    check_fits(replace(run.plan, stages=outside), limit, room)
 
 
 def _check_unchanged(run: Run, digest: bytes) -> None:
@@ -328,6 +317,7 @@ def _conclude(run: Run, newly: bool, timings: Timings) -> Outcome:
         destroy_key(run.folder.key_file)
     if newly or not run.folder.finished_record.exists():
         write_record(run, manifest, timings if newly else None)
+    release_claim(run.folder, run.release)
     shutil.rmtree(run.folder.projection, ignore_errors=True)
     shutil.rmtree(run.folder.scratch, ignore_errors=True)
     return Outcome(run.release, newly, manifest)
@@ -400,13 +390,6 @@ def _check_same_release(run: Run, manifest: Manifest) -> None:
             f"{run.release} is another release: it has {place} = {before!r}, this configuration "
             f"says {now!r}. Give the release another name ('release:') or another output folder"
         )
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what an interrupted publication left."""
-    shutil.rmtree(folder / STORE, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: bytes | None) -> str:

@@ -20,6 +20,7 @@ from pipeline.config import NOT_PRIVATE_SUFFIX, Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import Gallery, is_gallery
+from pipeline.place import Place
 from pipeline.plan import GramPlan, plan_release
 from pipeline.plan_scores import ScoresPlan, plan_scores
 from pipeline.publish import MANIFEST
@@ -52,6 +53,11 @@ class RunFolder:
     def key_file(self) -> Path:
         """The release key, while it exists."""
         return self.path / "release.key"
+
+    @property
+    def claim(self) -> Path:
+        """By which this run knows its own claims in object stores."""
+        return self.path / "claim"
 
     @property
     def store(self) -> Path:
@@ -185,7 +191,7 @@ class Run:
     plan: GramPlan | ScoresPlan
     release_id: str
     folder: RunFolder
-    release: Path
+    release: Place
     unsafe_seed: int | None = None
     """The seed of a run in test mode, whose release is NOT PRIVATE; None for every other run."""
 

@@ -1,20 +1,23 @@
-"""What lies in a folder, seen without following links.
+"""What lies in a folder, seen without following links; or below a URL, where there are none.
 
 A link could name a file outside a release, and a pipe would keep its reader waiting for ever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pipeline.errors import IntegrityFailure
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place
 from scoreshield.printable import printable
 
 
-def read_plain_file(path: Path) -> bytes:
+def read_plain_file(path: Place) -> bytes:
     """Content of a regular file.
 
     Raises
@@ -24,12 +27,26 @@ def read_plain_file(path: Path) -> bytes:
     IntegrityFailure
         There is something else: a link, a folder, a pipe.
     """
-    if not stat.S_ISREG(path.lstat().st_mode):
+    if isinstance(path, Path) and not stat.S_ISREG(path.lstat().st_mode):
         raise IntegrityFailure(f"{path}: found no regular file, which is all that a release holds")
     return path.read_bytes()
 
 
-def tree_faults(root: Path, files: Collection[str], unread: Collection[str] = ()) -> list[str]:
+def plain_file_sizes(root: Place, files: Collection[str]) -> dict[str, int]:
+    """Bytes of those of the named files that are regular ones, relative to ``root``."""
+    if isinstance(root, ObjectPath):
+        stored = root.files()
+        return {name: stored[name] for name in files if name in stored}
+    sizes = {}
+    for name in files:
+        with contextlib.suppress(OSError):
+            found = (root / name).lstat()
+            if stat.S_ISREG(found.st_mode):
+                sizes[name] = found.st_size
+    return sizes
+
+
+def tree_faults(root: Place, files: Collection[str], unread: Collection[str] = ()) -> list[str]:
     """What a folder lacks, and what it holds beyond plain files and the folders they are in.
 
     Parameters
@@ -44,8 +61,35 @@ def tree_faults(root: Path, files: Collection[str], unread: Collection[str] = ()
     """
     expected, closed = set(files), set(unread)
     folders = closed | {parent for name in (*expected, *closed) for parent in _parents(name)}
-    present: set[str] = set()
-    faults = []
+    present, faults = (
+        _objects(root, expected, folders, closed)
+        if isinstance(root, ObjectPath)
+        else _files(root, expected, folders, closed)
+    )
+    missing = [f"{name} is missing" for name in sorted(expected - present)]
+    # A link or a foreign file often explains what is missing.
+    return [printable(fault) for fault in (*sorted(faults), *missing)]
+
+
+def _objects(
+    root: ObjectPath, expected: set[str], folders: set[str], closed: set[str]
+) -> tuple[set[str], list[str]]:
+    """Which of the expected objects are there, and which faults are."""
+    present, faults = set(), []
+    for name, size in root.files().items():
+        if name in expected:
+            present.add(name)
+        # A console marks a folder with an empty object of its name.
+        elif not (name in folders and size == 0) and closed.isdisjoint(_parents(name)):
+            faults.append(f"{name} does not belong there")
+    return present, faults
+
+
+def _files(
+    root: Path, expected: set[str], folders: set[str], closed: set[str]
+) -> tuple[set[str], list[str]]:
+    """The same of a folder."""
+    present, faults = set(), []
     for name, entry in _entries(root, folders - closed):
         if entry.is_symlink():
             faults.append(f"{name} is a symbolic link")
@@ -53,9 +97,7 @@ def tree_faults(root: Path, files: Collection[str], unread: Collection[str] = ()
             present.add(name)
         elif not (entry.is_dir(follow_symlinks=False) and name in folders):
             faults.append(f"{name} does not belong there")
-    missing = [f"{name} is missing" for name in sorted(expected - present)]
-    # A link or a foreign file often explains what is missing.
-    return [printable(fault) for fault in (*sorted(faults), *missing)]
+    return present, faults
 
 
 def _entries(root: Path, folders: Collection[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -9,10 +9,9 @@ key.
 from __future__ import annotations
 
 import math
-import stat
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,11 @@ from pipeline.manifest_file import (
     check_name,
     read_manifest,
 )
+from pipeline.object_path import ObjectPath
+from pipeline.place import Place, place_of
 from pipeline.publish import STORE
 from pipeline.signing import check_signature
-from pipeline.tree import tree_faults
+from pipeline.tree import plain_file_sizes, tree_faults
 from scoreshield.manifest import Manifest
 from scoreshield.manifest_numbers import number_faults
 from scoreshield.printable import printable
@@ -87,7 +88,7 @@ class VerificationReport:
 
 
 def verify_release(
-    path: str | Path,
+    path: str | os.PathLike[str] | ObjectPath,
     expected_public_key: str | None = None,
     progress: Progress | None = None,
     expected_queries: str | None = None,
@@ -96,7 +97,7 @@ def verify_release(
 
     Parameters
     ----------
-    path : release directory
+    path : release directory, a path or a URL
     expected_public_key : hexadecimal Ed25519 key that must have signed; None accepts any
     progress : called as blocks are checked
     expected_queries : SHA-256 of the fixed-point queries that scores must be of; None accepts any
@@ -106,7 +107,7 @@ def verify_release(
     ConfigurationError
         ``expected_public_key`` is not a key.
     """
-    folder = Path(path)
+    folder = place_of(path)
     tell = progress or _silent
     try:
         manifest = read_manifest(folder)
@@ -120,7 +121,7 @@ def verify_release(
         _attributes(folder, manifest),
         *_queries(manifest, expected_queries),
     ]
-    stages: tuple[Callable[[Path, Manifest, Progress], Iterator[Check]], ...] = (
+    stages: tuple[Callable[[Place, Manifest, Progress], Iterator[Check]], ...] = (
         _numbers,
         _stored,
         _values,
@@ -140,7 +141,7 @@ def _signature(manifest: Manifest, expected: str | None) -> Check:
     return Check("signature", True, f"Ed25519 by key {key}, {trust}")
 
 
-def _place(folder: Path, manifest: Manifest) -> Check:
+def _place(folder: Place, manifest: Manifest) -> Check:
     try:
         check_name(folder, manifest)
     except IntegrityFailure as error:
@@ -148,7 +149,7 @@ def _place(folder: Path, manifest: Manifest) -> Check:
     return Check("name", True, "the folder is called what the release is called")
 
 
-def _folder(folder: Path) -> Check:
+def _folder(folder: Place) -> Check:
     try:
         check_directory(folder)
     except IntegrityFailure as error:
@@ -156,7 +157,7 @@ def _folder(folder: Path) -> Check:
     return Check("folder", True, "holds the manifest and the store, nothing else")
 
 
-def _attributes(folder: Path, manifest: Manifest) -> Check:
+def _attributes(folder: Place, manifest: Manifest) -> Check:
     try:
         check_attributes(folder, manifest)
     except IntegrityFailure as error:
@@ -176,12 +177,12 @@ def _queries(manifest: Manifest, expected: str | None) -> Iterator[Check]:
         yield Check("queries", True, f"the scores are of the given queries, SHA-256 {found}")
 
 
-def _numbers(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
+def _numbers(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]:
     fine = "the manifest's numbers follow from its sizes, noise and adjacency"
     yield _summary("numbers agree", number_faults(manifest), fine)
 
 
-def _stored(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
+def _stored(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]:
     """Metadata, the exact set of files, and the checksum of every chunk."""
     try:
         check_layout(manifest)
@@ -203,7 +204,7 @@ def _stored(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
     yield _summary("checksums", faults, "every chunk passes its crc32c and is finite")
 
 
-def _file_faults(store: Path, opened: dict[str, Any]) -> list[str]:
+def _file_faults(store: Place, opened: dict[str, Any]) -> list[str]:
     sizes = {
         f"{name}/{file}": arrays.chunk_bytes(array)
         for name, array in opened.items()
@@ -211,20 +212,11 @@ def _file_faults(store: Path, opened: dict[str, Any]) -> list[str]:
     }
     metadata = {arrays.METADATA} | {f"{name}/{arrays.METADATA}" for name in opened}
     faults = tree_faults(store, metadata | set(sizes))
-    for file, expected in sizes.items():
-        size = _size(store / file)
-        if size is not None and size != expected:
-            faults.append(f"{file} has {size} bytes, expected {expected}")
+    # One that is not there is a fault already.
+    for file, size in plain_file_sizes(store, sizes).items():
+        if size != sizes[file]:
+            faults.append(f"{file} has {size} bytes, expected {sizes[file]}")
     return faults
-
-
-def _size(file: Path) -> int | None:
-    """Bytes of a regular file; None where there is none, which is a fault already."""
-    try:
-        found = file.lstat()
-    except OSError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
@@ -242,7 +234,7 @@ def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
         tell(f"checksums of {name}", done, len(files))
 
 
-def _values(store: Path, manifest: Manifest, tell: Progress) -> Iterator[Check]:
+def _values(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]:
     opened = {name: arrays.open_for_reading(store, name) for name in manifest.arrays}
     for done, (name, array) in enumerate(sorted(opened.items()), start=1):
         yield _digest(name, array, manifest)

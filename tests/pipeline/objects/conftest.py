@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -40,7 +44,7 @@ _START_SECONDS = 60
 
 def free_ports(count: int) -> list[int]:
     """Ports below 20,000: each service takes another one, 10,000 above its own."""
-    with ExitStack() as held:
+    with contextlib.ExitStack() as held:
         found: list[int] = []
         for port in range(11000, 20000):
             sockets = []
@@ -161,3 +165,84 @@ def bucket(
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     return ObjectPath.parse(f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}")
+
+
+class Fault(Protocol):
+    """What to do to a request instead of passing it on."""
+
+    def __call__(self, method: str, path: str) -> int | float | None:
+        """A status to answer with; seconds, as a float, to wait first; None to pass it on."""
+
+
+class Proxy:
+    """Passes requests on to the object store, signature and all, but for those a fault takes."""
+
+    def __init__(self, server: Server) -> None:
+        target = server.endpoint.removeprefix("http://")
+        proxy = self
+        self.fault: Fault | None = None
+        self.requests: list[tuple[str, str]] = []
+        self.faults = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                proxy.requests.append((self.command, self.path))
+                found = None if proxy.fault is None else proxy.fault(self.command, self.path)
+                proxy.faults += found is not None
+                if isinstance(found, int):
+                    self.reply(found, [], b"<Error><Code>SlowDown</Code></Error>")
+                    return
+                time.sleep(found or 0.0)
+                link = http.client.HTTPConnection(target, timeout=30)
+                link.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    link.putheader(name, value)
+                link.endheaders(content)
+                given = link.getresponse()
+                headers = [
+                    (name, value)
+                    for name, value in given.getheaders()
+                    if name.lower() not in ("transfer-encoding", "connection", "date", "server")
+                ]
+                self.reply(given.status, headers, given.read())
+                link.close()
+
+            def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+                with contextlib.suppress(OSError):
+                    self.send_response(status)
+                    for name, value in headers:
+                        if self.command == "HEAD" or name.lower() != "content-length":
+                            self.send_header(name, value)
+                    if self.command != "HEAD":
+                        self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    if self.command != "HEAD":
+                        self.wfile.write(content)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def proxy(server: Server, bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy that this test's client is sent through."""
+    running = Proxy(server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+    yield running
+    running.stop()
