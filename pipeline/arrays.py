@@ -1,4 +1,4 @@
-"""Public float32 arrays in Zarr v3: how they are laid out, read, digested and made durable.
+"""Public arrays in Zarr v3, values and ids: how they are laid out, read, digested, made durable.
 
 Every array is cut into whole chunks that one task writes, carries a crc32c a chunk and is not
 compressed. A missing chunk would silently read as the fill value, hence:
@@ -28,6 +28,7 @@ from pipeline.place import Place, zarr_store
 
 FloatPanel = NDArray[np.float32]
 METADATA = "zarr.json"
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM_BYTES = 4
 _PANEL_BYTES = 256 * 2**20
 _PARTIAL = ".partial"
@@ -38,20 +39,24 @@ def create_group(path: Place) -> None:
     zarr.create_group(zarr_store(path, read_only=False), zarr_format=3)
 
 
-def array_metadata(shape: tuple[int, ...], chunks: tuple[int, ...]) -> dict[str, Any]:
+def array_metadata(
+    shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str = "float32"
+) -> dict[str, Any]:
     """Metadata of every array that is made here, as they are in its ``zarr.json``.
+
+    Values are float32; ids are uint8, whose fill value reads as an id without text.
 
     Spelled out, so that a reader can compare a stored array with all of them, whatever other
     metadata the installed Zarr would understand.
     """
     return {
         "shape": list(shape),
-        "data_type": "float32",
+        "data_type": dtype,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": "NaN",
+        "fill_value": "NaN" if dtype == "float32" else 0,
         "codecs": [
-            {"name": "bytes", "configuration": {"endian": "little"}},
+            _BYTES if dtype == "float32" else {"name": "bytes"},
             {"name": "crc32c"},
         ],
         "attributes": {},
@@ -61,10 +66,16 @@ def array_metadata(shape: tuple[int, ...], chunks: tuple[int, ...]) -> dict[str,
     }
 
 
-def create_array(path: Place, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
+def create_array(
+    path: Place,
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: str = "float32",
+) -> None:
     """Make an empty array in the group at ``path``."""
     folder = path / name
-    metadata = json.dumps(array_metadata(shape, chunks), indent=2).encode()
+    metadata = json.dumps(array_metadata(shape, chunks, dtype), indent=2).encode()
     if isinstance(folder, ObjectPath):
         (folder / METADATA).write(metadata)
         return
@@ -97,6 +108,21 @@ def open_for_reading(path: Place, name: str) -> Any:
     return array
 
 
+def read_ids(array: Any, rows: slice) -> NDArray[np.uint8]:
+    """Stored ids (k, w), which :mod:`pipeline.ids` makes text of.
+
+    Raises
+    ------
+    IntegrityFailure
+        A chunk fails its checksum or is cut short.
+    """
+    try:
+        return np.ascontiguousarray(array[rows, :], dtype=np.uint8)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        shown = f"{array.name}[{rows.start}:{rows.stop}]"
+        raise IntegrityFailure(f"{shown} can't be read: {error}") from error
+
+
 def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
     """Part of an array, float32 in C order.
 
@@ -119,7 +145,7 @@ def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
 
 def row_panels(array: Any) -> Iterator[slice]:
     """Slices of rows that cover an array, each whole rows of chunks where memory allows."""
-    rows, width = array.chunks[0], 4 * math.prod(array.shape[1:])
+    rows, width = array.chunks[0], array.dtype.itemsize * math.prod(array.shape[1:])
     parts = max(1, -(-rows * width // _PANEL_BYTES))
     step = max(1, -(-rows // parts))
     for start in range(0, array.shape[0], step):
@@ -136,6 +162,9 @@ def array_digest(array: Any) -> str:
     """
     digest = hashlib.sha256()
     for rows in row_panels(array):
+        if array.dtype == np.uint8:
+            digest.update(read_ids(array, rows).data)
+            continue
         panel = read(array, (rows, *(slice(0, size) for size in array.shape[1:])))
         digest.update(panel.astype("<f4", copy=False).data)
     return digest.hexdigest()
@@ -163,7 +192,7 @@ def chunk_files(array: Any) -> list[str]:
 
 def chunk_bytes(array: Any) -> int:
     """Size of every chunk file of an array."""
-    return int(4 * math.prod(array.chunks) + _CHECKSUM_BYTES)
+    return int(array.dtype.itemsize * math.prod(array.chunks) + _CHECKSUM_BYTES)
 
 
 def array_names(path: Place) -> list[str]:

@@ -47,6 +47,11 @@ def cli() -> None:
     help="Which array, where the source holds several: a path, a column or a member.",
 )
 @click.option(
+    "--public-ids",
+    metavar="NAME",
+    help="Keep the ids under this key and publish them with every release: they are public.",
+)
+@click.option(
     "--zero-rows",
     type=click.Choice(["refuse", "substitute"]),
     default="refuse",
@@ -60,6 +65,7 @@ def ingest(
     source: Path,
     gallery: Any,
     key: str | None,
+    public_ids: str | None,
     zero_rows: Any,
     lineage: str | None,
     overwrite: bool,
@@ -81,6 +87,7 @@ def ingest(
             source,
             gallery,
             key=key,
+            public_ids=public_ids,
             zero_rows=zero_rows,
             lineage=lineage,
             overwrite=overwrite,

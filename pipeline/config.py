@@ -253,6 +253,11 @@ class Config(Section):
         description="Which array to read where the source holds several; also called `column` or "
         "`member`.",
     )
+    public_ids: str | None = Field(
+        default=None,
+        description="Where the source holds the records' ids, named like `key`. Naming them "
+        "declares them public: every release of the gallery carries them.",
+    )
     zero_rows: Literal["refuse", "substitute"] = Field(
         default="refuse",
         description="`substitute` maps records without direction to one fixed unit vector.",

@@ -1,10 +1,11 @@
 """The gallery on disk: n fixed-point unit rows in a Zarr v3 group, private to its owner.
 
-Layout: a group whose attributes say what it is, and one array ``embeddings`` (n, d) of
+Layout: a group whose attributes say what it is, and an array ``embeddings`` (n, d) of
 little-endian float32. Rows are chunked and features never are, so a panel of rows is a few whole
 chunks. Each chunk carries a crc32c checksum; embeddings don't compress, so nothing else touches
 the bytes. A missing chunk would silently read as the fill value, hence: the fill value is NaN, all
-chunks are written, and opening a gallery compares the expected chunks with the stored ones.
+chunks are written, and opening a gallery compares the expected chunks with the stored ones. Where
+ids were declared public, an array ``ids`` (n, w) of uint8 holds them (:mod:`pipeline.ids`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import zarr
 import zarr.codecs
 from numpy.typing import NDArray
 
+from pipeline import ids
 from pipeline.errors import IntegrityFailure
 from pipeline.object_path import ObjectPath
 from pipeline.place import place_of, resolved, stored_files, zarr_store
@@ -49,12 +51,14 @@ class Gallery:
     n : number of records.
     d : number of features of a record.
     lineage : 32 hexadecimal digits made at ingest; the ledger keeps one budget a lineage.
+    id_width : bytes of a stored id; None where no ids were declared public.
     """
 
     path: str
     n: int
     d: int
     lineage: str
+    id_width: int | None = None
 
 
 def chunk_rows(n: int, d: int) -> int:
@@ -64,7 +68,7 @@ def chunk_rows(n: int, d: int) -> int:
 
 def create_embeddings(path: str, n: int, d: int) -> zarr.Array[Any]:
     """Make the group and its empty array ``embeddings`` (n, d) in the layout of this module."""
-    group = zarr.create_group(_store(path, read_only=False), zarr_format=3)
+    group = zarr.open_group(_store(path, read_only=False), mode="a", zarr_format=3)
     return group.create_array(
         ARRAY_NAME,
         shape=(n, d),
@@ -80,8 +84,31 @@ def create_embeddings(path: str, n: int, d: int) -> zarr.Array[Any]:
     )
 
 
+def create_ids(path: str, n: int, width: int) -> zarr.Array[Any]:
+    """Make the empty array ``ids`` (n, width) of a gallery whose ids are public."""
+    group = zarr.open_group(_store(path, read_only=False), mode="a", zarr_format=3)
+    return group.create_array(
+        ids.ARRAY_NAME,
+        shape=(n, width),
+        chunks=(chunk_rows(n, width), width),
+        dtype="uint8",
+        filters=None,
+        compressors=[zarr.codecs.Crc32cCodec()],
+        # Reads as an id without text, which no record has.
+        fill_value=0,
+        chunk_key_encoding={"name": "default", "separator": "."},
+        config={"write_empty_chunks": True},
+    )
+
+
 def describe(
-    path: str, *, lineage: str, source_kind: str, zero_rows: str, substituted: int
+    path: str,
+    *,
+    lineage: str,
+    source_kind: str,
+    zero_rows: str,
+    substituted: int,
+    id_width: int | None = None,
 ) -> None:
     """Write the group's attributes: the last step of an ingest, which makes it a gallery."""
     group = zarr.open_group(_store(path, read_only=False), mode="r+")
@@ -96,6 +123,7 @@ def describe(
             "zero_rows": zero_rows,
             "substituted": substituted,
             "source_kind": source_kind,
+            **({} if id_width is None else {"id_width": id_width}),
         }
     )
 
@@ -145,7 +173,7 @@ def open_gallery(path: Location) -> Gallery:
         )
     n, d = _check_layout(location, attributes)
     _check_chunks(location, n, d)
-    return Gallery(location, n, d, str(attributes["lineage"]))
+    return Gallery(location, n, d, str(attributes["lineage"]), attributes.get("id_width"))
 
 
 def read_rows(gallery_path: str, start: int, stop: int) -> NDArray[np.float32]:
@@ -176,11 +204,34 @@ def read_rows(gallery_path: str, start: int, stop: int) -> NDArray[np.float32]:
     return rows
 
 
+def read_ids(gallery: Gallery, start: int, stop: int) -> NDArray[np.uint8]:
+    """Stored ids ``start`` to ``stop`` (k, id_width) of a gallery that has ids, checked.
+
+    Raises
+    ------
+    IntegrityFailure
+        They can't be read, or are not what ingest writes.
+    """
+    try:
+        array = zarr.open_group(_store(gallery.path, read_only=True), mode="r")[ids.ARRAY_NAME]
+        stored = np.asarray(array[start:stop, :], dtype=np.uint8)  # type: ignore[index]
+        fine = stored.shape == (stop - start, gallery.id_width)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        fine = False
+    if not fine or any(rows.any() for rows in ids.faults(ids.decode(stored)).values()):
+        raise IntegrityFailure(
+            f"{gallery.path}: the ids of rows {start} to {stop - 1} are not what ingest wrote. "
+            "Ingest the source again, or restore the gallery from a copy."
+        )
+    return stored
+
+
 def content_digest(gallery: Gallery) -> bytes:
     """SHA-256 of what the gallery holds, independent of its chunks.
 
     Covers the format version, n and d as little-endian 64-bit integers, then the little-endian
-    float32 values row by row. Private: a public digest would let anyone test a guessed gallery.
+    float32 values row by row; not the ids. Private: a public digest would let anyone test a
+    guessed gallery.
     """
     digest = hashlib.sha256(b"scoreshield gallery")
     digest.update(struct.pack("<3Q", FORMAT_VERSION, gallery.n, gallery.d))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from pipeline import ids
 from pipeline.arrays import METADATA, array_metadata, chunk_count
 from pipeline.errors import IntegrityFailure
 from pipeline.object_path import ObjectPath
@@ -133,7 +134,9 @@ def check_attributes(folder: Place, manifest: Manifest) -> None:
 
 def check_metadata(store: Place, name: str, record: ArrayRecord) -> None:
     """Raise IntegrityFailure unless an array's metadata are what publication writes."""
-    _compare_metadata(store / name / METADATA, array_metadata(record.shape, record.chunks))
+    _compare_metadata(
+        store / name / METADATA, array_metadata(record.shape, record.chunks, record.dtype)
+    )
 
 
 def check_layout(manifest: Manifest) -> None:
@@ -145,6 +148,10 @@ def check_layout(manifest: Manifest) -> None:
         if manifest.regime == "gram"
         else {"scores": (manifest.shape.m, n)}
     )
+    if ids.ARRAY_NAME in found:
+        width = found[ids.ARRAY_NAME][-1:]
+        fits = bool(width) and 1 <= width[0] <= ids.LONGEST_ID
+        allowed[ids.ARRAY_NAME] = (n, width[0] if fits else ids.LONGEST_ID)
     for name, shape in found.items():
         if allowed.get(name) != shape:
             raise IntegrityFailure(
@@ -157,10 +164,10 @@ def check_layout(manifest: Manifest) -> None:
             f"the manifest of a release of regime {manifest.regime} has m = {manifest.shape.m} and "
             f"queries_sha256 = {manifest.queries_sha256}; expected both with scores, neither else"
         )
-    if not found or ("factor" in found) != ("diagonal" in found):
+    if not found.keys() - {ids.ARRAY_NAME} or ("factor" in found) != ("diagonal" in found):
         raise IntegrityFailure(
             f"the manifest describes arrays {sorted(found)}; expected gram, or factor with "
-            "diagonal, or scores"
+            "diagonal, or scores; ids only beside them"
         )
     for name, record in manifest.arrays.items():
         _check_chunks(name, record)
@@ -168,8 +175,9 @@ def check_layout(manifest: Manifest) -> None:
 
 def _check_chunks(name: str, record: ArrayRecord) -> None:
     """Chunks cover their array, in a number that a reader can list."""
-    if record.dtype != "float32":
-        raise IntegrityFailure(f"array '{name}' has type {record.dtype}, expected float32")
+    expected = "uint8" if name == ids.ARRAY_NAME else "float32"
+    if record.dtype != expected:
+        raise IntegrityFailure(f"array '{name}' has type {record.dtype}, expected {expected}")
     fitting = len(record.chunks) == len(record.shape) and all(
         min(1, size) <= chunk <= size
         for size, chunk in zip(record.shape, record.chunks, strict=True)

@@ -11,12 +11,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import arrays
+from pipeline import arrays, ids
 from pipeline.errors import ConfigurationError
 from pipeline.manifest_file import check_store, read_manifest
 from pipeline.matrices import Matrix, open_matrix
@@ -129,6 +130,63 @@ class Release:
     def diagonal(self) -> Any:
         """The completion of the diagonal (n,) as a lazy Zarr array: 1 − ‖factorᵢ‖²."""
         return self._array("diagonal")
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the n records, in the order of their rows.
+
+        Raises
+        ------
+        ConfigurationError
+            The release was published without ids.
+        """
+        if ids.ARRAY_NAME not in self._opened:
+            raise ConfigurationError(
+                f"release {self.manifest.release_id} has no ids; its gallery was ingested without "
+                "--public-ids (public_ids: in a configuration)"
+            )
+        array = self._array(ids.ARRAY_NAME)
+        return tuple(
+            text
+            for rows in arrays.row_panels(array)
+            for text in ids.decode(arrays.read_ids(array, rows))
+        )
+
+    def positions(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Row numbers (k,) of the records with these ids, for :meth:`block` and :meth:`topk`.
+
+        Raises
+        ------
+        ParameterError
+            No record has one of the ids; the first of them is named.
+        """
+        known = self._positions
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ParameterError(
+                f"{len(unknown)} of {len(names)} ids belong to no record of release "
+                f"{self.manifest.release_id}, the first is {unknown[0]!r}"
+            )
+        return np.array([known[name] for name in names], dtype=np.int64)
+
+    def rows_of(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """Similarities (k, n) of the records with these ids with all records; Gram releases only.
+
+        Raises
+        ------
+        ParameterError
+            No record has one of the ids, or the rows of the matrix are queries.
+        """
+        if not self._matrix.reflexive:
+            raise ParameterError(
+                "the rows of scores are queries, which have no ids; read scores[:, positions(ids)]"
+            )
+        rows = [self.rows(row, row + 1) for row in self.positions(names).tolist()]
+        return np.concatenate([np.empty((0, self.n), np.float32), *rows])
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {text: row for row, text in enumerate(self.ids)}
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
         """Rows ``start`` to ``stop`` of the matrix, (stop − start, n).

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import arrays
+from pipeline import arrays, ids
 from pipeline.blocks import read_block
 from pipeline.durable import sync_folder, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure
@@ -129,6 +129,18 @@ def publish_block(job: PublishJob, index: int) -> int:
     if i != j:
         gram[columns, rows] = np.ascontiguousarray(block.T)
     return index
+
+
+def prepare_ids(directory: str | Place, n: int, width: int, rows: int) -> None:
+    """Make the empty array of the records' public ids, ``rows`` of them a chunk."""
+    shape = (n, width)
+    arrays.create_array(store_of(directory), ids.ARRAY_NAME, shape, (min(rows, n), width), "uint8")
+
+
+def publish_ids(directory: str | Place, start: int, stored: NDArray[np.uint8]) -> None:
+    """Write stored ids (k, w) from row ``start`` on, whole chunks of them."""
+    array = arrays.open_for_writing(store_of(directory), ids.ARRAY_NAME)
+    array[start : start + stored.shape[0], :] = stored
 
 
 def describe_arrays(

@@ -110,6 +110,7 @@ def _ingested(config: Config, copy: Path, n: int, reporter: Reporter) -> Gallery
         _local_source(config),
         copy / "gallery.zarr",
         key=config.key,
+        public_ids=config.public_ids,
         zero_rows=config.zero_rows,
         lineage=config.lineage,
         overwrite=True,
@@ -122,6 +123,11 @@ def _ingested(config: Config, copy: Path, n: int, reporter: Reporter) -> Gallery
 
 def _with_lineage(gallery: Gallery, config: Config) -> Gallery:
     _check_lineage(gallery.lineage, config)
+    if is_gallery(config.gallery) and config.public_ids is not None and gallery.id_width is None:
+        raise ConfigurationError(
+            f"public_ids: {config.gallery} is a gallery without ids; leave the key out, or ingest "
+            f"its source again with --public-ids {config.public_ids}"
+        )
     return gallery
 
 
@@ -156,4 +162,5 @@ def _stamp(config: Config) -> Any:
         if file.is_file() and (status := os.stat(file))
     )
     digest = hashlib.sha256(described.encode()).hexdigest()
-    return {"files": digest, "zero_rows": config.zero_rows}
+    stamp = {"files": digest, "zero_rows": config.zero_rows}
+    return stamp if config.public_ids is None else {**stamp, "public_ids": config.public_ids}

@@ -8,18 +8,28 @@ from typing import Any
 from distributed import Client
 
 from pipeline import blocks
+from pipeline.gallery import panels, read_ids
 from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from pipeline.plan import GramPlan, cache_bytes
 from pipeline.plan_scores import ScoresPlan
 from pipeline.progress import Reporter
 from pipeline.project import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
 from pipeline.project_blockwise import Progress, project_blockwise
-from pipeline.publish import PublishJob, prepare_release, publish_block, publish_panel
+from pipeline.publish import (
+    PublishJob,
+    prepare_ids,
+    prepare_release,
+    publish_block,
+    publish_ids,
+    publish_panel,
+)
 from pipeline.publish_scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.queries import keep_queries
 from pipeline.run import Run
 from pipeline.window import run_tasks
 from scoreshield.manifest import NoisyRecord, PostProcessing, describe_clipped_scores
+
+_ID_ROWS = 2**16
 
 
 def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -> NoisyRecord:
@@ -162,7 +172,19 @@ def publish(run: Run, client: Client, reporter: Reporter) -> None:
     done = 0
     for done, _ in counted:
         reporter.advance(done)
+    _publish_ids(run, reporter)
     reporter.end(blocks=done)
+
+
+def _publish_ids(run: Run, reporter: Reporter) -> None:
+    """Copy the ids that were declared public; they are small, so no worker is asked."""
+    width = run.gallery.id_width
+    if width is None:
+        return
+    prepare_ids(run.release, run.gallery.n, width, _ID_ROWS)
+    for start, stop in panels(run.gallery.n, _ID_ROWS):
+        publish_ids(run.release, start, read_ids(run.gallery, start, stop))
+    reporter.note("ids of the records are public", release=run.release_id, ids=run.gallery.n)
 
 
 def _published_blocks(run: Run, plan: GramPlan, client: Client) -> Iterator[int]:

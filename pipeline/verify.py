@@ -19,7 +19,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from pipeline import arrays
+from pipeline import arrays, ids
 from pipeline.errors import IntegrityFailure
 from pipeline.manifest_file import (
     check_attributes,
@@ -228,10 +228,17 @@ def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
             for k, chunk, size in zip(position, array.chunks, array.shape, strict=True)
         )
         try:
-            arrays.read(array, region)
+            _read_chunk(name, array, region)
         except IntegrityFailure as error:
             yield f"{name}/{file}: {error}"
         tell(f"checksums of {name}", done, len(files))
+
+
+def _read_chunk(name: str, array: Any, region: tuple[slice, ...]) -> None:
+    if name == ids.ARRAY_NAME:
+        arrays.read_ids(array, region[0])
+    else:
+        arrays.read(array, region)
 
 
 def _values(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]:
@@ -245,6 +252,8 @@ def _values(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]
         yield from _gram_checks(opened["gram"], opened.get("factor"), manifest, tell)
     if "scores" in opened:
         yield _scores_range(opened["scores"], manifest, tell)
+    if ids.ARRAY_NAME in opened:
+        yield _ids_are_labels(opened[ids.ARRAY_NAME])
 
 
 def _digest(name: str, array: Any, manifest: Manifest) -> Check:
@@ -253,6 +262,21 @@ def _digest(name: str, array: Any, manifest: Manifest) -> Check:
         detail = f"SHA-256 is {found}, the manifest says {expected}: values were changed"
         return Check(f"digest of {name}", False, detail)
     return Check(f"digest of {name}", True, f"SHA-256 {found}")
+
+
+def _ids_are_labels(array: Any) -> Check:
+    """Every record has an id: printable text, within its length, and no other record's."""
+    found, distinct = [], ids.Distinct()
+    for rows in arrays.row_panels(array):
+        texts = ids.decode(arrays.read_ids(array, rows))
+        distinct.add(texts)
+        for kind, marked in ids.faults(texts).items():
+            found += [f"{row} has {kind}" for row in _rows_named(marked, rows)]
+    whole = slice(0, array.shape[0])
+    found += [
+        f"{row} has the id of an earlier row" for row in _rows_named(distinct.repeated(), whole)
+    ]
+    return _summary("ids", found, "distinct printable text, one a record")
 
 
 def _scores_range(scores: Any, manifest: Manifest, tell: Progress) -> Check:

@@ -352,8 +352,8 @@ def build_manifest(
                 delta=guarantee.delta,
                 mu=guarantee.mu,
                 implied_record_replacement=_loss(mechanism.implied),
-                unprotected_quantities=(
-                    UNPROTECTED if mechanism.regime == "gram" else SCORES_UNPROTECTED
+                unprotected_quantities=unprotected_quantities(
+                    mechanism.regime, with_ids="ids" in (arrays or {})
                 ),
                 statement=privacy_statement(mechanism, not_private_reason),
             ),
@@ -465,6 +465,12 @@ def privacy_unit(guarantee: Guarantee) -> str:
         "the matrix of similarities of the fixed-point gallery, changed by at most "
         f"{_exact(adjacency.reach)} in Frobenius norm"
     )
+
+
+def unprotected_quantities(regime: str, *, with_ids: bool) -> str:
+    """What a release makes public whatever its noise, in words."""
+    words = UNPROTECTED if regime == "gram" else SCORES_UNPROTECTED
+    return f"{words}, and so are the ids of the records" if with_ids else words
 
 
 def privacy_statement(mechanism: Mechanism, not_private_reason: str | None = None) -> str:

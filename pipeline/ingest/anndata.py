@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.ingest.hdf5 import Hdf5Array, chosen_array, opened
-from pipeline.ingest.source import ArrayEntry, choose_key, reading
+from pipeline.ingest.hdf5 import Hdf5Array, chosen_array, chosen_ids, opened
+from pipeline.ingest.ids import Parts
+from pipeline.ingest.source import ArrayEntry, Choice, choose_key, reading
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".h5ad",)
@@ -52,3 +53,29 @@ def choose_embedding(path: Path, entries: Sequence[ArrayEntry], key: str | None)
 
 def _in_obsm(key: str) -> bool:
     return key.startswith("obsm/") and key.count("/") == 1
+
+
+def h5ad_ids(path: Path, name: str) -> Parts:
+    """The names of the observations (``obs_names``), or a column of ``obs`` by its name."""
+    with reading(str(path)), opened(path, "anndata") as file:
+        index = str(file["obs"].attrs.get("_index", "index")) if "obs" in file else "index"
+        yield from chosen_ids(path, file, name, choose_ids(index))
+
+
+def choose_ids(index: str) -> Choice:
+    """Picks ids of observations; ``index`` is the column that ``obs_names`` stands for."""
+
+    def choose(path: Path, entries: Sequence[ArrayEntry], name: str | None) -> str:
+        columns = [entry for entry in entries if entry.key.startswith("obs/")]
+        wanted = f"obs/{index}" if name == "obs_names" else f"obs/{name}"
+        keys = {entry.key for entry in columns}
+        if wanted in keys:
+            return wanted
+        if any(known.startswith(f"{wanted}/") for known in keys):
+            raise InputRejected(
+                f"{path}: '{wanted}' is a group: a categorical column, expected text or integers. "
+                "Categories repeat, and ids may not."
+            )
+        return choose_key(path, columns, name)
+
+    return choose

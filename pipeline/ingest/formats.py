@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.ingest import anndata, hdf5, parquet, vecs, words
-from pipeline.ingest.anndata import open_h5ad
-from pipeline.ingest.hdf5 import open_hdf5
+from pipeline.ingest.anndata import h5ad_ids, open_h5ad
+from pipeline.ingest.hdf5 import hdf5_ids, open_hdf5
+from pipeline.ingest.ids import Parts
 from pipeline.ingest.npy import open_npy
-from pipeline.ingest.npz import open_npz
-from pipeline.ingest.parquet import open_parquet
+from pipeline.ingest.npz import npz_ids, open_npz
+from pipeline.ingest.parquet import open_parquet, parquet_ids
 from pipeline.ingest.safetensors import open_safetensors
 from pipeline.ingest.source import Source, check_records, reading
 from pipeline.ingest.vecs import open_vecs
-from pipeline.ingest.words import open_words
-from pipeline.ingest.zarr_array import is_zarr, open_zarr, open_zipped_zarr
+from pipeline.ingest.words import open_words, word_ids
+from pipeline.ingest.zarr_array import (
+    is_zarr,
+    open_zarr,
+    open_zipped_zarr,
+    zarr_ids,
+    zipped_zarr_ids,
+)
 from scoreshield.errors import InputRejected
 
 
@@ -31,12 +38,14 @@ class Format:
     description : what a person calls it.
     recognises : whether an existing path is of this kind, without reading its values.
     open : path and key (None: the only array) to a source; raises InputRejected.
+    ids : path and name to the ids under that name; None for formats that hold numbers alone.
     """
 
     kind: str
     description: str
     recognises: Callable[[Path], bool]
     open: Callable[[Path, str | None], Source]
+    ids: Callable[[Path, str], Parts] | None = None
 
 
 def _file_with(*suffixes: str) -> Callable[[Path], bool]:
@@ -45,15 +54,35 @@ def _file_with(*suffixes: str) -> Callable[[Path], bool]:
 
 FORMATS = (
     Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
-    Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz),
-    Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr),
-    Format("zarr-zip", "a zipped Zarr (.zarr.zip)", _file_with(".zip"), open_zipped_zarr),
-    Format("parquet", "a Parquet file (.parquet)", _file_with(*parquet.SUFFIXES), open_parquet),
-    Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file_with(*hdf5.SUFFIXES), open_hdf5),
-    Format("anndata", "an AnnData file (.h5ad)", _file_with(*anndata.SUFFIXES), open_h5ad),
+    Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz, npz_ids),
+    Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr, zarr_ids),
+    Format(
+        "zarr-zip",
+        "a zipped Zarr (.zarr.zip)",
+        _file_with(".zip"),
+        open_zipped_zarr,
+        zipped_zarr_ids,
+    ),
+    Format(
+        "parquet",
+        "a Parquet file (.parquet)",
+        _file_with(*parquet.SUFFIXES),
+        open_parquet,
+        parquet_ids,
+    ),
+    Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file_with(*hdf5.SUFFIXES), open_hdf5, hdf5_ids),
+    Format(
+        "anndata", "an AnnData file (.h5ad)", _file_with(*anndata.SUFFIXES), open_h5ad, h5ad_ids
+    ),
     Format("safetensors", "a .safetensors file", _file_with(".safetensors"), open_safetensors),
     Format("vecs", "a file of .fvecs, .bvecs or .ivecs", _file_with(*vecs.TYPES), open_vecs),
-    Format("words", "a text of word vectors (.vec, .txt)", _file_with(*words.SUFFIXES), open_words),
+    Format(
+        "words",
+        "a text of word vectors (.vec, .txt)",
+        _file_with(*words.SUFFIXES),
+        open_words,
+        word_ids,
+    ),
 )
 
 
@@ -80,6 +109,23 @@ def find_format(path: Path) -> Format:
     if path.is_dir():
         found = "a directory without Zarr metadata"
     raise InputRejected(f"{path}: found {found}, expected one of: {accepted_kinds()}.")
+
+
+def open_ids(found: Format, path: Path, name: str) -> Parts:
+    """The ids that a source of a found format holds under a name, not yet checked.
+
+    Raises
+    ------
+    InputRejected
+        The format holds no ids, or there are none under that name; the message lists what is there.
+    """
+    if found.ids is None:
+        able = ", ".join(entry.description for entry in FORMATS if entry.ids is not None)
+        raise InputRejected(
+            f"{path}: {found.description} holds no ids, found public ids '{name}'. Formats that "
+            f"can hold ids: {able}."
+        )
+    return found.ids(path, name)
 
 
 def open_source(path: str | os.PathLike[str], key: str | None = None) -> Source:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ingest.chunked import check_chunks, chunked_panels
+from pipeline.ingest.ids import Parts, check_ids_array, sliced
 from pipeline.ingest.libraries import library
 from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
@@ -153,3 +154,25 @@ def _refuse_absent_values(name: str, dataset: Any) -> None:
             f"{name}: found a dataset of shape {dataset.shape} whose values were never written, "
             "expected its values. Write it again."
         )
+
+
+def hdf5_ids(path: Path, name: str) -> Parts:
+    """The ids in a 1-D dataset of text or integers, or in such a field of a compound one."""
+    with reading(str(path)), opened(path) as file:
+        yield from chosen_ids(path, file, name)
+
+
+def chosen_ids(path: Path, file: Any, name: str, choose: Choice = choose_key) -> Parts:
+    """The ids of an open file under a name."""
+    places, entries = list_arrays(file)
+    place = places[choose(path, entries, name)]
+    dataset = file[place.dataset]
+    named = f"{path}[{place.key}]"
+    _refuse_absent_values(named, dataset)
+    shape, dtype = _layout(dataset, place.field)
+    check_ids_array(named, shape, dtype)
+    if dataset.chunks is not None:
+        check_chunks(named, dataset.chunks, dataset.dtype)
+    values = dataset if place.field is None else dataset.fields(place.field)
+    with reading(named):
+        yield from sliced(values, shape[0], dataset.chunks[0] if dataset.chunks else 1)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ingest.archive import check_members
+from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.layouts import column_major_panels, row_major_panels, write_all
 from pipeline.ingest.npy import Header, check_size, read_header
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
@@ -89,3 +90,29 @@ def _entry(archive: ZipFile, key: str) -> ArrayEntry:
     except InputRejected:
         return ArrayEntry(key, None, "unreadable")
     return ArrayEntry(key, header.shape, str(header.dtype))
+
+
+def npz_ids(path: Path, name: str) -> Parts:
+    """The ids in a member: a 1-D array of text or integers."""
+    place = f"{path}[{name}]"
+    with reading(str(path)), ZipFile(path) as archive:
+        members = archive.infolist()
+        check_members(path, members)
+        keys = [
+            info.filename.removesuffix(_SUFFIX)
+            for info in members
+            if info.filename.endswith(_SUFFIX)
+        ]
+        choose_key(path, [_entry(archive, key) for key in keys], name)
+        header = _header(archive, name, place)
+        check_ids_array(place, header.shape, header.dtype)
+        if header.dtype.hasobject:
+            raise InputRejected(
+                f"{place}: found Python objects, which are never unpickled, expected text or "
+                "integers. Save the ids with dtype=str."
+            )
+    with reading(place), ZipFile(path) as archive, archive.open(name + _SUFFIX) as member:
+        stream = cast(BinaryIO, member)
+        read_header(stream, place)
+        for panel in row_major_panels(stream, place, (header.shape[0], 1), header.dtype, PART_ROWS):
+            yield panel[:, 0].tolist()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.layouts import regrouped
 from pipeline.ingest.libraries import library
 from pipeline.ingest.rows import FaultyRows
@@ -172,3 +173,15 @@ def _null_rows(cells: Any) -> NDArray[np.bool_]:
 def _ragged_rows(cells: Any, d: int) -> NDArray[np.bool_]:
     """Which rows (k,) are lists of another length than d."""
     return np.asarray((_lengths(cells) != d) & ~_missing(cells))
+
+
+def parquet_ids(path: Path, name: str) -> Parts:
+    """The ids in a column of text or integers."""
+    with reading(str(path)), _opened(path) as file:
+        n, schema = file.metadata.num_rows, file.schema_arrow
+        choose_key(path, [_entry(field, n) for field in schema], name)
+        column = schema.field(name).type
+        check_ids_array(f"{path}[{name}]", (n,) * (_depth(column) + 1), _dtype(column))
+    with reading(f"{path}[{name}]"):
+        for cells in _batches(path, name, PART_ROWS):
+            yield cells.to_pylist()

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.gallery import panels
+from pipeline.ingest.ids import PART_ROWS, Parts
 from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import check_matrix, reading
 from scoreshield.errors import InputRejected
@@ -134,3 +135,18 @@ def _ends_in_number(word: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def word_ids(path: Path, name: str) -> Parts:
+    """The words themselves, whose only name is ``words``."""
+    if name != "words":
+        raise InputRejected(
+            f"{path}: holds no ids '{name}'; the ids of a text of word vectors are its 'words'."
+        )
+    vectors = open_words(path, None)
+    with reading(str(path)), path.open("rb") as file:
+        lines = _lines(file, str(path))
+        if vectors.header:
+            next(lines)
+        while part := list(islice(lines, PART_ROWS)):
+            yield [b"".join(line.rsplit(maxsplit=vectors.shape[1])[:1]) for line in part]

@@ -26,7 +26,8 @@ from pipeline.gallery import (
     panels,
     stored_lineage,
 )
-from pipeline.ingest.formats import find_format
+from pipeline.ingest.formats import find_format, open_ids
+from pipeline.ingest.ids import write_ids
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
 from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
@@ -48,6 +49,7 @@ def ingest(
     target: Location,
     *,
     key: str | None = None,
+    public_ids: str | None = None,
     zero_rows: ZeroRows = "refuse",
     lineage: str | None = None,
     overwrite: bool = False,
@@ -65,6 +67,8 @@ def ingest(
         who may read it is up to the bucket's policy.
     key : which array, where the source holds several: a member of an archive, a column of a table,
         a path within a group.
+    public_ids : where the source holds the records' ids, named like ``key``; whoever gives it
+        declares them public, and every release of the gallery carries them. By default none.
     zero_rows : "refuse" them, or "substitute" one fixed unit vector that depends on d alone.
     lineage : whose budget the releases of this gallery draw on, 32 hexadecimal digits. By default
         the source's when that is a gallery, else that of the gallery being overwritten (the same
@@ -75,7 +79,8 @@ def ingest(
     Raises
     ------
     InputRejected
-        The source is not a matrix of finite non-zero rows, or the target may not be replaced.
+        The source is not a matrix of finite non-zero rows, its ids are not distinct printable text,
+        or the target may not be replaced.
     ParameterError
         ``zero_rows`` or ``lineage`` is not one of the values above.
     RunFailed
@@ -91,8 +96,11 @@ def ingest(
     source_format = find_format(location)
     matrix = check_records(source_format.open(location, key))
     _check_room(matrix, destination)
+    ids = None if public_ids is None else open_ids(source_format, location, public_ids)
     try:
         with _unfinished(matrix, destination, overwrite, lineage) as made:
+            name, n = f"{location}[{public_ids}]", matrix.shape[0]
+            width = None if ids is None else write_ids(str(made.place), ids, name, n, made.scratch)
             substituted = _write(matrix, made, zero_rows == "substitute", progress)
             describe(
                 str(made.place),
@@ -100,6 +108,7 @@ def ingest(
                 source_kind=source_format.kind,
                 zero_rows=zero_rows,
                 substituted=substituted,
+                id_width=width,
             )
     except OSError as error:
         raise RunFailed(

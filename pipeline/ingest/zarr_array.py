@@ -15,10 +15,13 @@ import zarr
 import zarr.storage
 from numpy.typing import NDArray
 
-from pipeline.ingest.anndata import GROUPS, choose_embedding
+from pipeline import ids
+from pipeline.gallery import ARRAY_NAME, MARKER, panels
+from pipeline.ingest.anndata import GROUPS, choose_embedding, choose_ids
 from pipeline.ingest.archive import check_members
 from pipeline.ingest.chunked import LARGEST_CHUNK_BYTES, check_chunks, chunked_panels
-from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
+from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array, sliced
+from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -61,6 +64,13 @@ def open_zarr(path: Path, key: str | None) -> ZarrArray:
 
 def open_zipped_zarr(path: Path, key: str | None) -> ZarrArray:
     """The same of a zip archive, whose members are looked at before any is read."""
+    node, members = _opened_archive(path)
+    found = _matrix(path, node, key)
+    _check_stored_chunks(found.name, found.array, members)
+    return found
+
+
+def _opened_archive(path: Path) -> tuple[zarr.Array[Any] | zarr.Group, list[ZipInfo]]:
     with reading(str(path)), ZipFile(path) as archive:
         members = archive.infolist()
     check_members(path, members)
@@ -68,10 +78,7 @@ def open_zipped_zarr(path: Path, key: str | None) -> ZarrArray:
     root = _root(path, [member.filename for member in members])
     with reading(str(path)):
         store = zarr.storage.ZipStore(path, mode="r")
-        node = zarr.open(store=store, path=root, mode="r")
-    found = _matrix(path, node, key)
-    _check_stored_chunks(found, members)
-    return found
+        return zarr.open(store=store, path=root, mode="r"), members
 
 
 def _root(path: Path, names: list[str]) -> str:
@@ -97,16 +104,15 @@ def _check_metadata(path: Path, members: list[ZipInfo]) -> None:
             )
 
 
-def _check_stored_chunks(found: ZarrArray, members: list[ZipInfo]) -> None:
+def _check_stored_chunks(name: str, array: zarr.Array[Any], members: list[ZipInfo]) -> None:
     """Refuse members that unpack to more than a chunk can take; reading one allocates it."""
-    array = found.array
-    largest = math.prod(array.shards or array.chunks) * found.dtype.itemsize
+    largest = math.prod(array.shards or array.chunks) * np.dtype(array.dtype).itemsize
     limit = min(LARGEST_CHUNK_BYTES, largest + largest // 4 + _SPARE_BYTES)
     for member in members:
         inside = not array.path or member.filename.startswith(f"{array.path}/")
         if inside and member.file_size > limit:
             raise InputRejected(
-                f"{found.name}: found a member of {member.file_size} bytes ({member.filename}), "
+                f"{name}: found a member of {member.file_size} bytes ({member.filename}), "
                 f"expected at most {limit} for one chunk. The archive is damaged or was made to "
                 "harm."
             )
@@ -128,16 +134,55 @@ def _matrix(path: Path, node: zarr.Array[Any] | zarr.Group, key: str | None) -> 
 
 
 def _member(path: Path, group: zarr.Group, key: str | None) -> tuple[str, zarr.Array[Any]]:
+    arrays, entries = _arrays(path, group)
+    if key is None and MARKER in group.attrs:
+        key = ARRAY_NAME  # a gallery may hold ids beside its embeddings
+    choose: Choice = choose_embedding if set(group.group_keys()) >= GROUPS else choose_key
+    chosen = choose(path, entries, key)
+    return os.path.join(path, chosen), arrays[chosen]
+
+
+def _arrays(path: Path, group: zarr.Group) -> tuple[dict[str, zarr.Array[Any]], list[ArrayEntry]]:
+    """Every array of a group, by its path within it."""
     with reading(str(path)):
         arrays = {
             name: node
-            for name, node in group.members(max_depth=None)
+            for name, node in sorted(group.members(max_depth=None))
             if isinstance(node, zarr.Array)
         }
     entries = [
-        ArrayEntry(name, tuple(array.shape), str(array.dtype))
-        for name, array in sorted(arrays.items())
+        ArrayEntry(name, tuple(array.shape), str(array.dtype)) for name, array in arrays.items()
     ]
-    choose = choose_embedding if set(group.group_keys()) >= GROUPS else choose_key
-    chosen = choose(path, entries, key)
-    return os.path.join(path, chosen), arrays[chosen]
+    return arrays, entries
+
+
+def zarr_ids(path: Path, name: str) -> Parts:
+    """The ids in a 1-D array of text or integers; those of a gallery are its ``ids``."""
+    with reading(str(path)):
+        node = zarr.open(store=path, mode="r")
+    return _ids(path, node, name)
+
+
+def zipped_zarr_ids(path: Path, name: str) -> Parts:
+    """The same of a zip archive."""
+    node, _ = _opened_archive(path)
+    return _ids(path, node, name)
+
+
+def _ids(path: Path, node: zarr.Array[Any] | zarr.Group, name: str) -> Parts:
+    if not isinstance(node, zarr.Group):
+        raise InputRejected(f"{path}: holds no ids '{name}'; it is an array itself.")
+    arrays, entries = _arrays(path, node)
+    choose: Choice = choose_key
+    if set(node.group_keys()) >= GROUPS:
+        choose = choose_ids(str(node["obs"].attrs.get("_index", "index")))
+    chosen = choose(path, entries, name)
+    array, named = arrays[chosen], os.path.join(path, chosen)
+    check_chunks(named, tuple(array.chunks), np.dtype(array.dtype))
+    if MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
+        for start, stop in panels(array.shape[0], PART_ROWS):
+            yield ids.decode(np.asarray(array[start:stop, :], dtype=np.uint8))
+        return
+    check_ids_array(named, tuple(array.shape), np.dtype(array.dtype))
+    with reading(named):
+        yield from sliced(array, array.shape[0], array.chunks[0])

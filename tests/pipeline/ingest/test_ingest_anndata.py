@@ -10,6 +10,7 @@ import scipy.sparse
 
 anndata = pytest.importorskip("anndata")
 
+pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2")
 VALUES = np.random.default_rng(8).standard_normal((20, 6))
 
 
