@@ -127,7 +127,7 @@ def product_seconds(n: int, workers: int) -> float:
             rows, columns = triangle.region(index)
             part = block[: rows.stop - rows.start, : columns.stop - columns.start]
             blocks.write_block(path, triangle, index, part)
-        algebra = ClusterPanels(client, Path(name), row_ranges(n, workers))
+        algebra = ClusterPanels(client, Path(name), row_ranges(n, workers), workers)
         operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
         panel = algebra.start(COLUMNS)
         operator.matmat(panel)

@@ -31,6 +31,11 @@ class BlockCache:
         """Bytes held."""
         return self._bytes
 
+    def clear(self) -> None:
+        """Drop everything: a worker may outlive the run that filled it."""
+        with self._lock:
+            self._store, self._blocks, self._bytes = None, {}, 0
+
     def get(
         self, store: str, index: int, limit: int, read: Callable[[], Array]
     ) -> tuple[Array, int]:

@@ -180,6 +180,11 @@ def combined_digest(receipts: list[Receipt]) -> str:
     return digest.hexdigest()
 
 
+def forget_stores() -> None:
+    """Drop the handles of opened stores: a store of the same name may be another one by now."""
+    _array.cache_clear()
+
+
 def _read_padded(path: str, index: int) -> NDArray[Any]:
     try:
         padded = np.asarray(_array(path)[index])

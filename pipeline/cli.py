@@ -388,6 +388,83 @@ def ledger_abandon(config: Path, name: str | None, as_json: bool) -> None:
     _print(as_json, account_json(account), account_text(account))
 
 
+@cli.group()
+def cluster() -> None:
+    """Run the scheduler and workers of a cluster of your own (cluster.kind: address)."""
+
+
+@cluster.command("certificates")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--days",
+    type=click.IntRange(1, 825),
+    default=30,
+    show_default=True,
+    help="How long they are valid.",
+)
+@_json_option
+def cluster_certificates(folder: Path, days: int, as_json: bool) -> None:
+    """Make the certificates of a cluster in FOLDER: an authority, and one certificate it signed.
+
+    Example: scoreshield cluster certificates tls
+    """
+    from pipeline.cluster.certificates import make_certificates
+
+    made = make_certificates(folder, days)
+    until = made.valid_until.date().isoformat()
+    names = {"ca": made.ca, "certificate": made.certificate, "key": made.key}
+    lines = [f"  {name}: {path}" for name, path in names.items()]
+    _print(
+        as_json,
+        {**{name: str(path) for name, path in names.items()}, "valid_until": until},
+        "\n".join(["tls:", *lines])
+        + f"\nvalid until {until}; whoever holds the key can read the gallery through the cluster",
+    )
+
+
+_listen_option = click.option(
+    "--listen", help="Address of this machine to listen at; by default the one others reach it by."
+)
+
+
+@cluster.command("scheduler")
+@_config_argument
+@_listen_option
+def cluster_scheduler(config: Path, listen: str | None) -> None:
+    """Run the scheduler of CONFIG until it is ended.
+
+    Example: scoreshield cluster scheduler configs/address.yaml
+    """
+    from pipeline.cluster.serve import run_scheduler
+    from pipeline.config import load_config
+
+    run_scheduler(load_config(config).cluster, listen)
+
+
+@cluster.command("worker")
+@_config_argument
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes of this machine.",
+)
+@_listen_option
+@click.option(
+    "--scratch", type=click.Path(path_type=Path), help="Folder for the workers' own files."
+)
+def cluster_worker(config: Path, workers: int, listen: str | None, scratch: Path | None) -> None:
+    """Run workers of CONFIG on this machine until they are ended.
+
+    Example: scoreshield cluster worker configs/address.yaml --workers 2
+    """
+    from pipeline.cluster.serve import run_workers
+    from pipeline.config import load_config
+
+    run_workers(load_config(config).cluster, workers, listen, scratch)
+
+
 def _check_is_release(folder: Any) -> None:
     """A mistyped path is no damaged release."""
     from pipeline.errors import ConfigurationError

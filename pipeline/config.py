@@ -16,8 +16,6 @@ import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ByteSize,
-    ConfigDict,
     Field,
     PlainValidator,
     ValidationError,
@@ -26,20 +24,16 @@ from pydantic import (
     model_validator,
 )
 
+from pipeline.cluster_config import SECTIONS, AnyCluster
+from pipeline.cluster_config import Cluster as Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.object_path import ObjectPath
 from pipeline.place import Place, lies_in, place_of
+from pipeline.section import Count, Number, Section, anchored
 from scoreshield.calibration import check_privacy
 from scoreshield.encoding import Precision
 from scoreshield.errors import ScoreShieldError
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
-
-
-def _number(value: object) -> object:
-    """Refuse YAML booleans, which count as 0 and 1; accept ``1e-6``, which YAML calls text."""
-    if isinstance(value, bool):
-        raise ValueError(f"expected a number, found {str(value).lower()}")
-    return value
 
 
 def _count_or_auto(value: object) -> object:
@@ -59,17 +53,8 @@ def _place(value: object) -> Place:
         raise ValueError(str(error)) from None
 
 
-Number = Annotated[float, BeforeValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
-CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
-Bytes = Annotated[ByteSize, BeforeValidator(_number)]
 PathOrUrl = Annotated[Place, PlainValidator(_place)]
-
-
-class Section(BaseModel):
-    """Strict and frozen: no unknown keys, no changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
 class Privacy(Section):
@@ -215,24 +200,6 @@ class Secret(Section):
         return [name for name in names if getattr(self, name) is not None]
 
 
-class Cluster(Section):
-    """The machines that compute."""
-
-    kind: Literal["local"] = Field(
-        default="local", description="`local`: worker processes on this machine."
-    )
-    workers: Count = Field(default=2, ge=1, le=1024, description="Worker processes.")
-    threads_per_worker: Count = Field(
-        default=1, ge=1, le=256, description="Blocks one worker computes at the same time."
-    )
-    memory_limit: Bytes = Field(
-        default=ByteSize(4 * 2**30),
-        ge=256 * 2**20,
-        le=2**50,
-        description="Memory of one worker, for instance `4GiB`; a plan that needs more is refused.",
-    )
-
-
 _LONGEST_TEXT = 2**18
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
@@ -305,7 +272,7 @@ class Config(Section):
     )
     ledger: Ledger
     secret: Secret = Secret()
-    cluster: Cluster = Cluster()
+    cluster: AnyCluster = Cluster()
     block_side: CountOrAuto = Field(
         default="auto",
         description="Records along one side of a block; `auto` chooses it. The noise never depends "
@@ -339,14 +306,14 @@ class Config(Section):
     @field_validator("gallery", "output", "private")
     @classmethod
     def _relative_to_the_configuration(cls, path: Place, info: ValidationInfo) -> Place:
-        return path if isinstance(path, ObjectPath) else _anchored(path, info)
+        return path if isinstance(path, ObjectPath) else anchored(path, info)
 
     @field_validator("queries")
     @classmethod
     def _queries_relative_to_the_configuration(
         cls, path: Path | None, info: ValidationInfo
     ) -> Path | None:
-        return None if path is None else _anchored(path, info)
+        return None if path is None else anchored(path, info)
 
     @field_validator("ledger")
     @classmethod
@@ -361,7 +328,7 @@ class Config(Section):
                 f"url: expected a file after sqlite:///, found {ledger.url!r}; a ledger must "
                 "outlive the run"
             )
-        path = _anchored(Path(named), info)
+        path = anchored(Path(named), info)
         return ledger.model_copy(update={"url": f"{prefix}{path}"})
 
     @field_validator("secret")
@@ -369,7 +336,7 @@ class Config(Section):
     def _secret_relative_to_the_configuration(cls, secret: Secret, info: ValidationInfo) -> Secret:
         if secret.file is None:
             return secret
-        return secret.model_copy(update={"file": _anchored(secret.file, info)})
+        return secret.model_copy(update={"file": anchored(secret.file, info)})
 
     @field_validator("release")
     @classmethod
@@ -586,22 +553,12 @@ def _check_server_url(url: str) -> None:
         raise ValueError(f"url: expected {scheme}://USER@HOST/DATABASE, found no database name")
 
 
-def _anchored(path: Path, info: ValidationInfo) -> Path:
-    folder = (info.context or {}).get("folder", Path.cwd())
-    if path == Path():
-        raise ValueError("expected a path, found nothing")
-    try:
-        return Path(folder / path.expanduser()).resolve()
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"expected a path, found {str(path)!r}: {error}") from error
-
-
 def _faults(error: ValidationError) -> list[str]:
     return [_fault(fault) for fault in error.errors(include_url=False)]
 
 
 def _fault(fault: Any) -> str:
-    place = ".".join(str(part) for part in fault["loc"])
+    place = ".".join(str(part) for part in _as_written(fault["loc"]))
     prefix = f"{place}: " if place else ""
     if fault["type"] == "extra_forbidden":
         return f"{prefix}unknown key{_suggestion(fault['loc'])}"
@@ -618,10 +575,15 @@ def _shown(value: object) -> str:
     return reprlib.repr(value)
 
 
+def _as_written(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A place in the file: without the kind of cluster whose model found the fault."""
+    return location[:1] + location[2:] if location[:1] == ("cluster",) else location
+
+
 def _suggestion(location: tuple[str | int, ...]) -> str:
     section: Any = Config
     for part in location[:-1]:
-        section = section.model_fields[str(part)].annotation
+        section = SECTIONS.get(str(part)) or section.model_fields[str(part)].annotation
     known = list(section.model_fields)
     nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     return f"; did you mean {nearest[0]!r}?" if nearest else f"; known keys: {', '.join(known)}"

@@ -170,8 +170,7 @@ class ClusterOperator:
         self._held = held
         self._source = source
         self._triangle = triangle
-        threads = sum(algebra.client.nthreads().values())
-        self._shares = cut_shares(triangle.per_side, max(1, threads))
+        self._shares = cut_shares(triangle.per_side, algebra.threads)
         self._places = Places(self._shares)
         self.bytes_read = 0
         """Bytes of noisy blocks that all products so far have read from storage."""

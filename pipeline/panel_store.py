@@ -108,11 +108,14 @@ class ClusterPanels:
     client : of the cluster
     folder : on storage that driver and workers share; panels are kept in a new folder inside it
     ranges : how the rows are cut
+    threads : of all workers together, as planned: what is summed together depends on it, so that a
+        worker that is lost or gained on the way changes no bit
     """
 
-    def __init__(self, client: Client, folder: Path, ranges: RowRanges) -> None:
+    def __init__(self, client: Client, folder: Path, ranges: RowRanges, threads: int) -> None:
         self.client = client
         self.ranges = ranges
+        self.threads = threads
         # A task of an earlier attempt may still be writing: its names are its own.
         self.folder = Path(tempfile.mkdtemp(dir=folder, prefix="panels-"))
         self._number = 0

@@ -49,7 +49,7 @@ class ProjectJob:
     sigma : standard deviation σ of the noise
     method, tolerance, max_iterations, rank : as for :func:`scoreshield.projection.project`
     target : folder to make, in the run directory
-    threads : BLAS threads
+    threads : BLAS threads of the one task; in the blockwise form, threads of all workers together
     """
 
     noisy: str

@@ -97,10 +97,9 @@ class Solve:
         purpose = purpose_of(job)
         found = read_checkpoint(work, purpose)
         sweep(work, found)
-        threads = max(1, sum(client.nthreads().values()))
         # A state that was stored in other row ranges goes on in those.
-        ranges = row_ranges(job.triangle.n, threads) if found is None else found.ranges
-        self.algebra = ClusterPanels(client, work, ranges)
+        ranges = row_ranges(job.triangle.n, job.threads) if found is None else found.ranges
+        self.algebra = ClusterPanels(client, work, ranges, job.threads)
         source = NoisyBlocks(job.noisy, job.triangle, cache_bytes)
         self.operator = ClusterOperator(self.algebra, source, job.triangle)
         self.reached: State | None = None if found is None else found.state(self.algebra)

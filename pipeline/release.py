@@ -1,8 +1,9 @@
 """A whole release, from configuration to manifest; every step can be repeated after a crash.
 
-Order is the guarantee: budget is reserved before the key is made; the key is bound to the gallery
-and recorded before the first noise bit; the manifest is written after every array; the ledger
-commits after the manifest; the key is destroyed last. Test mode takes the same way without the
+Order is the guarantee: the cluster is checked before anything is spent; budget is reserved before
+the key is made; the key is bound to the gallery and recorded before the first noise bit; the
+manifest is written after every array; the ledger commits after the manifest; the key is destroyed
+last. Test mode takes the same way without the
 ledger, and everything it makes says NOT PRIVATE.
 """
 
@@ -235,27 +236,37 @@ def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Plac
 
 def _make(run: Run, reporter: Reporter) -> None:
     """Everything up to the manifest."""
+    from pipeline import stages
+    from pipeline.cluster import open_cluster
+    from pipeline.preflight import preflight
+
     with checked_output(run):
         _check_fits(run)
         digest = content_digest(run.gallery)
         _check_started_on(run, digest)
-        if run.unsafe_seed is None:
-            key_commitment = _spend(run, digest, reporter)
-        else:
-            reporter.note("NOT PRIVATE", release=run.release_id, reason=_not_private_reason(run))
-            key_commitment = _secure_test_key(run, run.unsafe_seed, run.bound_content(digest))
-    run.folder.record_start(run.settings, digest)
-
-    from pipeline import stages
-    from pipeline.cluster import open_cluster
-
-    with open_cluster(run.config.cluster, run.folder.scratch) as client:
-        noisy = stages.perturb(run, client, reporter, key_commitment)
-        _check_unchanged(run, digest)
-        post_processing = stages.project(run, client, reporter)
-        stages.publish(run, client, reporter)
+        with open_cluster(run.config.cluster, run.folder.scratch) as client:
+            preflight(run, client, digest)
+            key_commitment = _start(run, digest, reporter)
+            noisy = stages.perturb(run, client, reporter, key_commitment)
+            _check_unchanged(run, digest)
+            post_processing = stages.project(run, client, reporter)
+            stages.publish(run, client, reporter)
     manifest = _describe(run, noisy, post_processing)
     finish(run.release, sign(manifest, load_or_create_signing_key(run.config.private)))
+
+
+def _start(run: Run, digest: bytes, reporter: Reporter) -> str:
+    """Spend, secure the key and record the start; returns the key's commitment.
+
+    Nothing that can be found out without spending is left to be found out after it.
+    """
+    if run.unsafe_seed is None:
+        key_commitment = _spend(run, digest, reporter)
+    else:
+        reporter.note("NOT PRIVATE", release=run.release_id, reason=_not_private_reason(run))
+        key_commitment = _secure_test_key(run, run.unsafe_seed, run.bound_content(digest))
+    run.folder.record_start(run.settings, digest)
+    return key_commitment
 
 
 def _spend(run: Run, digest: bytes, reporter: Reporter) -> str:

@@ -120,8 +120,10 @@ def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
         max_iterations=settings.max_iterations,
         rank=settings.rank,
         target=str(run.folder.projection),
-        # One task has the whole cluster to itself; it may use the cores of every worker here.
-        threads=cluster.workers * cluster.threads_per_worker,
+        # As planned, not as found: a worker that is lost on the way must change no bit.
+        threads=cluster.largest_team
+        if run.plan.blockwise is None
+        else cluster.workers * cluster.threads_per_worker,
     )
     reporter.begin("project", None, "iterations")
     if run.plan.blockwise is None:

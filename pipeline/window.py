@@ -32,7 +32,7 @@ def run_tasks(
 ) -> Iterator[Result]:
     """Yield ``function(job, index)`` for every index, in order of completion.
 
-    ``name`` labels the stage in task keys (``name-index``) and in errors.
+    ``name`` labels the stage in task keys and in errors.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def run_tasks(
     window = _TASKS_PER_THREAD * max(1, sum(client.nthreads().values()))
 
     def submit(index: int) -> Any:
-        key = f"{name}-{index}"
+        key = _key(client, name, index)
         return client.submit(function, job, index, key=key, pure=False, retries=_RETRIES)
 
     running = as_completed([submit(index) for index in islice(waiting, window)])
@@ -92,7 +92,7 @@ def run_at_once(
                 function,
                 [jobs[index] for index in indices],
                 indices,
-                key=[f"{name}-{index}" for index in indices],
+                key=[_key(client, name, index) for index in indices],
                 pure=False,
                 retries=_RETRIES,
                 **placed,
@@ -114,7 +114,7 @@ def run_one(client: Client, name: str, function: Callable[[Any, int], Result], j
 def _outcome(future: Any, name: str) -> Any:
     """The result of a finished task, or an error for people; the future is released either way."""
     try:
-        with _errors_for_people(name, future.key):
+        with _errors_for_people(name, future.key.partition("@")[0]):
             return future.result()
     finally:
         future.release()
@@ -138,6 +138,11 @@ def _errors_for_people(name: str, task: str) -> Iterator[None]:
             f"{' '.join(str(error).split())}; "
             "finished blocks are kept, run the same command again to resume"
         ) from error
+
+
+def _key(client: Client, name: str, index: int) -> str:
+    """A task's own key: on a scheduler that others use too, no other run's task answers for it."""
+    return f"{name}-{index}@{client.id}"
 
 
 def _by_place(count: int, places: Sequence[str] | None) -> dict[str | None, list[int]]:

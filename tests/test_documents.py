@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +85,12 @@ def test_the_readme_install_command_works_in_a_new_environment(clone: Path, tmp_
 
 
 def test_every_local_link_of_a_document_leads_somewhere() -> None:
-    for document in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]:
+    for document in [
+        ROOT / "README.md",
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("deploy/**/*.md"),
+    ]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
@@ -92,8 +98,9 @@ def test_every_local_link_of_a_document_leads_somewhere() -> None:
 def sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield model
     for field in model.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from sections(field.annotation)
+        for annotation in typing.get_args(field.annotation) or (field.annotation,):
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                yield from sections(annotation)
 
 
 def test_every_configuration_key_is_documented_in_its_own_words() -> None:

@@ -87,7 +87,7 @@ FAULTS = [
     ("block_side", True, "expected a whole number or 'auto', found True"),
     ("block_side", 3, "expected 16 to 16384 or 'auto', found 3"),
     ("cluster.workers", 0, "greater than or equal to 1, found 0"),
-    ("cluster.kind", "slurm", "found 'slurm'"),
+    ("cluster.kind", "pbs", "found 'pbs'"),
     ("cluster.memory_limit", "lots", "found 'lots'"),
     ("cluster.memory_limit", True, "expected a number, found true"),
     ("cluster.memory_limit", "1KiB", "greater than or equal to 268435456, found '1KiB'"),

@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def algebra(client: Client, tmp_path: Path) -> ClusterPanels:
-    return ClusterPanels(client, tmp_path, RowRanges(N, ROWS))
+    return ClusterPanels(client, tmp_path, RowRanges(N, ROWS), 2)
 
 
 @pytest.fixture

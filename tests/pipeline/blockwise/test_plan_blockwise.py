@@ -105,7 +105,7 @@ def test_workers_stay_within_the_plan(client: Client, tmp_path: Path, toolbox: A
     mechanism = calibrate_gram(n, 128, 8.0, 1e-6)
     plan = plan_release(mechanism, "nearest", ("factor",), side, 1, workers=2, form="blockwise")
     assert plan.blockwise is not None
-    algebra = ClusterPanels(client, tmp_path, row_ranges(n, 2))
+    algebra = ClusterPanels(client, tmp_path, row_ranges(n, 2), 2)
     held = 4 * 2**20
     operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, held), triangle)
     client.restart()

@@ -64,7 +64,7 @@ class Attempt:
 def job_for(store: Store, method: str, folder: Path) -> ProjectJob:
     path, triangle, _ = store
     target = str(folder / "projection")
-    return ProjectJob(path, triangle, SIGMA, method, TOLERANCE[method], 200, "auto", target)
+    return ProjectJob(path, triangle, SIGMA, method, TOLERANCE[method], 200, "auto", target, 2)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def kill(progress):
 if __name__ == "__main__":
     folder = Path({folder!r})
     target = str(folder / "projection")
-    job = ProjectJob({path!r}, {triangle!r}, 0.5, "aap", {tolerance}, 200, "auto", target)
+    job = ProjectJob({path!r}, {triangle!r}, 0.5, "aap", {tolerance}, 200, "auto", target, 2)
     with open_cluster(Cluster(), folder / "scratch") as client:
         project_blockwise(client, job, folder / "work", 2**26, kill)
 """
