@@ -430,10 +430,11 @@ class TestSpendBeforeNoise:
         """Crashes between any two of these steps are injected in test_release_faults.py."""
         spending = ["read_secret", "ledger.reserve", "_secure_key"]
         assert calls_in(release_module._spend, spending) == spending
+        starting = ["_spend", "_secure_test_key", "run.folder.record_start"]
+        assert calls_in(release_module._start, starting) == starting
         steps = [
-            "_spend",
-            "_secure_test_key",
-            "run.folder.record_start",
+            "preflight",
+            "_start",
             "stages.perturb",
             "stages.project",
             "stages.publish",
