@@ -23,7 +23,9 @@ from pipeline.ledger import forecast as forecast_spend
 from pipeline.plan import GramPlan, show_bytes
 from pipeline.plan_scores import ScoresPlan
 from pipeline.run import configured_queries, plan_for, prepare_run
-from pipeline.sources import latest_gallery, source_shape
+from pipeline.sources import latest_gallery, publishes_ids, source_shape
+
+_IDS = "ids: the ids of the records were declared public, and are published as they are"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Preview:
     """This release in the ledger: reserved, committed or abandoned; None before its first run."""
     refusal: str | None
     """Why the ledger would refuse the release; None where it would not."""
+    publishes_ids: bool
+    """Whether the records' ids are published with it, as they are."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -59,6 +63,7 @@ class Preview:
                 **asdict(plan.encoding),
                 "added_variance": plan.encoding.added_variance(mechanism.sigma),
             },
+            "publishes_ids": self.publishes_ids,
             "block_side": plan.geometry.shape[1],
             "blocks": plan.geometry.count,
             "tasks": plan.tasks,
@@ -88,6 +93,7 @@ class Preview:
         return "\n".join(
             [
                 *_guarantee_lines(plan),
+                *([_IDS] if self.publishes_ids else []),
                 "",
                 *_forecast_lines(plan),
                 "",
@@ -121,6 +127,7 @@ def preview(config: Config) -> Preview:
     joint release depends on them.
     """
     n, d = source_shape(config)
+    named = publishes_ids(config)
     plan = plan_for(config, n, d, configured_queries(config, d))
     # What was spent is spent whatever became of the source since, so the newest gallery answers.
     gallery = latest_gallery(config)
@@ -129,16 +136,16 @@ def preview(config: Config) -> Preview:
     if account is None or gallery is None:
         spend = forecast_spend(configured_budget(config), Fraction(0), request)
         refusal = _refusal(spend, lambda: check_may_create(config, gallery))
-        return Preview(plan, spend, ledger_exists(config), None, refusal)
+        return Preview(plan, spend, ledger_exists(config), None, refusal, named)
     spend = forecast_spend(account.budget, account.spent, request)
     run = prepare_run(config, gallery)
     run.folder.check_settings(run.settings)
     entry = account.find(run.release_id)
     if entry is not None:
         refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
-        return Preview(plan, spend, True, entry.state, refusal)
+        return Preview(plan, spend, True, entry.state, refusal, named)
     refusal = _refusal(spend, lambda: _check_account(config, account, request))
-    return Preview(plan, spend, True, None, refusal)
+    return Preview(plan, spend, True, None, refusal, named)
 
 
 def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:

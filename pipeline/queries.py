@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
-from pipeline.ingest import open_matrix
+from pipeline.ingest import Source, open_matrix
 from scoreshield.errors import InputRejected
 from scoreshield.prepared import fixed_queries
 
 FILE = "queries.npy"
 _PANEL_ROWS = 4096
+_LARGEST_BYTES = 2**33
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def load_queries(path: Path, key: str | None, d: int | None = None) -> Queries:
         length, or a query twice.
     """
     source = open_matrix(path, key)
+    _check_size(source)
     with tempfile.TemporaryDirectory() as scratch:
         panels = list(source.panels(_PANEL_ROWS, Path(scratch)))
     values = np.concatenate(panels) if panels else np.empty(source.shape, source.dtype)
@@ -57,6 +59,17 @@ def load_queries(path: Path, key: str | None, d: int | None = None) -> Queries:
     except InputRejected as error:
         raise InputRejected(f"queries {source.name}: {error}") from error
     return Queries(rows, queries_digest(rows))
+
+
+def _check_size(source: Source) -> None:
+    """Refuse what no memory holds, before reading: a few bytes of header can claim any size."""
+    m, d = source.shape
+    if 8 * m * d > _LARGEST_BYTES:
+        raise InputRejected(
+            f"queries {source.name}: found {m} rows of {d} features, expected at most "
+            f"{_LARGEST_BYTES} bytes as float64, because all queries are held in memory. Release "
+            "them in parts; if the file is not that large, its header is damaged."
+        )
 
 
 def queries_digest(rows: NDArray[np.float32]) -> str:

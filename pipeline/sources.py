@@ -49,6 +49,13 @@ def _local_source(config: Config) -> Path:
     return config.gallery
 
 
+def publishes_ids(config: Config) -> bool:
+    """Whether releases of the configured source carry the ids of its records."""
+    if is_gallery(config.gallery):
+        return open_gallery(config.gallery).id_width is not None
+    return config.public_ids is not None
+
+
 def known_gallery(config: Config) -> Gallery | None:
     """The gallery of a configuration if it is there already; None where it must be ingested."""
     if is_gallery(config.gallery):

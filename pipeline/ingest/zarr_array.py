@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def _check_metadata(path: Path, members: list[ZipInfo]) -> None:
             )
 
 
-def _check_stored_chunks(name: str, array: zarr.Array[Any], members: list[ZipInfo]) -> None:
+def _check_stored_chunks(name: str, array: zarr.Array[Any], members: Sequence[ZipInfo]) -> None:
     """Refuse members that unpack to more than a chunk can take; reading one allocates it."""
     largest = math.prod(array.shards or array.chunks) * np.dtype(array.dtype).itemsize
     limit = min(LARGEST_CHUNK_BYTES, largest + largest // 4 + _SPARE_BYTES)
@@ -165,11 +165,16 @@ def zarr_ids(path: Path, name: str) -> Parts:
 
 def zipped_zarr_ids(path: Path, name: str) -> Parts:
     """The same of a zip archive."""
-    node, _ = _opened_archive(path)
-    return _ids(path, node, name)
+    node, members = _opened_archive(path)
+    return _ids(path, node, name, members)
 
 
-def _ids(path: Path, node: zarr.Array[Any] | zarr.Group, name: str) -> Parts:
+def _ids(
+    path: Path,
+    node: zarr.Array[Any] | zarr.Group,
+    name: str,
+    members: Sequence[ZipInfo] = (),
+) -> Parts:
     if not isinstance(node, zarr.Group):
         raise InputRejected(f"{path}: holds no ids '{name}'; it is an array itself.")
     arrays, entries = _arrays(path, node)
@@ -179,6 +184,7 @@ def _ids(path: Path, node: zarr.Array[Any] | zarr.Group, name: str) -> Parts:
     chosen = choose(path, entries, name)
     array, named = arrays[chosen], os.path.join(path, chosen)
     check_chunks(named, tuple(array.chunks), np.dtype(array.dtype))
+    _check_stored_chunks(named, array, members)
     if MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
         for start, stop in panels(array.shape[0], PART_ROWS):
             yield ids.decode(np.asarray(array[start:stop, :], dtype=np.uint8))

@@ -13,6 +13,7 @@ import yaml
 from pipeline.budget import open_ledger, request_for
 from pipeline.config import Config, load_config
 from pipeline.gallery import content_digest
+from pipeline.ingest import ingest
 from pipeline.ledger import Ledger
 from pipeline.preview import preview, signal_advice
 from pipeline.progress import JsonLines
@@ -175,3 +176,14 @@ def test_what_the_ledger_would_refuse_is_foretold(folder: Path) -> None:
         )
     )
     assert "opened with a budget of epsilon 6.0" in str(grown.refusal)
+
+
+def test_it_says_that_ids_are_published(folder: Path) -> None:
+    np.savez(folder / "faces.npz", e=np.load(folder / "faces.npy"), names=np.arange(N))
+    changes = {"gallery": "faces.npz", "key": "e"}
+    named = preview(configure(folder, **changes, public_ids="names"))
+    assert named.to_json()["publishes_ids"] is True
+    assert "published as they are" in named.to_text()
+    ingest(folder / "faces.npz", folder / "made.zarr", key="e", public_ids="names")
+    assert preview(configure(folder, gallery="made.zarr")).publishes_ids
+    assert not preview(configure(folder, **changes)).publishes_ids

@@ -123,3 +123,9 @@ def test_a_damaged_copy_is_noticed(damage: str, tmp_path: Path) -> None:
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(IntegrityFailure, match=FILE):
         kept_queries(str(path), queries.sha256)
+
+
+def test_queries_that_no_memory_holds_are_refused_unread(tmp_path):
+    zarr.create_array(tmp_path / "q.zarr", shape=(10**9, 100), chunks=(10, 100), dtype="f4")
+    with pytest.raises(InputRejected, match="held in memory"):
+        load_queries(tmp_path / "q.zarr", None)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.gallery import read_rows
+from pipeline.gallery import read_ids, read_rows
+from pipeline.ids import decode
 from pipeline.ingest import ingest
 from scoreshield.errors import InputRejected
 
@@ -73,6 +74,23 @@ def test_arrays_that_are_refused_by_name(tmp_path, name, key, found):
         ingest(present(f"formats/{name}"), tmp_path / "gallery.zarr", key=key)
     assert found in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "public_ids", "expected"),
+    [
+        ("10x_pbmc68k_reduced.h5ad", "X_pca", "obs_names", "AAAGCCTGGCTAAC-1"),
+        ("anndata_v0.7.0.zarr.zip", None, "obs_names", "cell0"),
+        ("firstai_embeddings.parquet", None, "local_url", None),
+        ("lee_fasttext.vec", None, "words", "the"),
+    ],
+)
+def test_the_ids_of_real_files(tmp_path, name, key, public_ids, expected):
+    source = present(f"formats/{name}")
+    gallery = ingest(source, tmp_path / "gallery.zarr", key=key, public_ids=public_ids)
+    found = decode(read_ids(gallery, 0, gallery.n))
+    assert len(set(found)) == gallery.n
+    assert expected in (None, found[0])
 
 
 def parquet_values(source: Path) -> np.ndarray:

@@ -14,7 +14,8 @@ import zarr
 from pipeline.claim import claim
 from pipeline.config import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery import content_digest, is_gallery, open_gallery, read_rows
+from pipeline.gallery import content_digest, is_gallery, open_gallery, read_ids, read_rows
+from pipeline.ids import decode
 from pipeline.ingest import ingest
 from pipeline.object_path import ObjectPath
 from scoreshield.errors import InputRejected
@@ -52,6 +53,13 @@ def test_the_same_gallery_as_on_disk(
     assert stored.keys() == {
         str(file.relative_to(local.path)) for file in Path(local.path).rglob("*") if file.is_file()
     }
+
+
+def test_ids_lie_beside_the_records(bucket: ObjectPath, tmp_path: Path) -> None:
+    names = [f"product {row}" for row in range(N)]
+    np.savez(tmp_path / "a.npz", e=np.random.default_rng(1).normal(size=(N, D)), names=names)
+    made = ingest(tmp_path / "a.npz", bucket / "named.zarr", key="e", public_ids="names")
+    assert decode(read_ids(made, 0, N)) == names
 
 
 def test_a_missing_and_a_short_chunk_are_found(source: Path, bucket: ObjectPath) -> None:
