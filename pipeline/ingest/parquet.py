@@ -93,7 +93,8 @@ def _batches(path: Path, key: str, rows: int) -> Iterator[Any]:
     """Successive arrays of at most ``rows`` cells of a column."""
     with _opened(path) as file:
         for batch in file.iter_batches(batch_size=rows, columns=[key], use_threads=False):
-            cells = batch.column(0)
+            # By name: pyarrow also hands out columns whose name goes on after a dot.
+            cells = batch.column(key)
             yield cells.storage if hasattr(cells, "storage") else cells
 
 

@@ -26,6 +26,7 @@ from scoreshield.errors import InputRejected
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 _LARGEST_METADATA = 2**24
+_TEXT_BYTES = 4 + ids.LONGEST_ID
 _SPARE_BYTES = 2**16
 """What codecs and metadata may take besides the values of a chunk."""
 
@@ -106,7 +107,10 @@ def _check_metadata(path: Path, members: list[ZipInfo]) -> None:
 
 def _check_stored_chunks(name: str, array: zarr.Array[Any], members: Sequence[ZipInfo]) -> None:
     """Refuse members that unpack to more than a chunk can take; reading one allocates it."""
-    largest = math.prod(array.shards or array.chunks) * np.dtype(array.dtype).itemsize
+    dtype = np.dtype(array.dtype)
+    # Text of any length is stored at its own: for ids, four bytes of length and the text.
+    value = dtype.itemsize if dtype.kind not in "OT" else _TEXT_BYTES
+    largest = math.prod(array.shards or array.chunks) * value
     limit = min(LARGEST_CHUNK_BYTES, largest + largest // 4 + _SPARE_BYTES)
     for member in members:
         inside = not array.path or member.filename.startswith(f"{array.path}/")

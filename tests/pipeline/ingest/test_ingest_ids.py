@@ -98,6 +98,17 @@ def test_names_that_hold_no_ids(tmp_path, form):
     assert "expected a 1-D array of text or integers" in refusal(tmp_path, source, key, "e")
 
 
+def test_long_ids_of_a_zipped_store_are_no_bomb(tmp_path):
+    names = [f"{row:0250}" for row in range(1000)]
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        group = zarr.create_group(store)
+        group.create_array("e", data=np.ones((1000, 2)))
+        text = np.array(names, dtype=np.dtypes.StringDType())
+        group.create_array("names", data=text, compressors=None)
+    ingest(tmp_path / "a.zip", tmp_path / "g.zarr", key="e", public_ids="names")
+    assert ids_of(tmp_path / "g.zarr") == names
+
+
 def test_the_words_of_a_text(tmp_path):
     lines = [f"w{row} {row + 1} 1" for row in range(N)]
     (tmp_path / "a.vec").write_text("\n".join([f"{N} 2", *lines]))

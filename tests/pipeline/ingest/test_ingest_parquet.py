@@ -56,6 +56,13 @@ def test_the_only_column_of_lists_needs_no_key(tmp_path, holds):
     holds(source, VALUES, key="e")
 
 
+def test_names_with_dots(tmp_path, holds):
+    table = {"e.x": fixed(-VALUES), "e": fixed(VALUES), "f.g": fixed(2 * VALUES[:, ::-1])}
+    source = written(tmp_path / "a.parquet", table)
+    for key, values in (("e", VALUES), ("e.x", -VALUES), ("f.g", 2 * VALUES[:, ::-1])):
+        holds(source, values, key=key)
+
+
 def test_two_columns_of_lists_need_one(tmp_path, refused):
     source = written(tmp_path / "a.parquet", {"e": fixed(VALUES), "f": fixed(VALUES)})
     message = refused(source)
