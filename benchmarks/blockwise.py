@@ -2,10 +2,12 @@
 
 `release` times the stages of whole releases of random clustered records. `product` times a product
 with 256 columns, blocks held by the workers, at several sizes and numbers of workers: the growth
-exponent and the speed-up are ratios measured in one run.
+exponent and the speed-up are ratios measured in one run. `precision` times products with blocks of
+float32, int16 and int8 in turn.
 
     python benchmarks/blockwise.py release --n 20000 --methods shrink nearest aap
     python benchmarks/blockwise.py product --n 10000 20000 --workers 1 2
+    python benchmarks/blockwise.py precision --n 8000 --columns 64 --workers 1 2
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distributed import Client
 
 from pipeline import blocks
 from pipeline.cluster import open_cluster
@@ -30,6 +33,7 @@ from pipeline.panel_store import ClusterPanels
 from pipeline.plan import automatic_block_side
 from pipeline.record import Timings
 from pipeline.release import release
+from scoreshield.encoding import FLOAT32, Encoding, Precision, choose_encoding
 
 COLUMNS = 256
 REPETITIONS = 3
@@ -57,10 +61,18 @@ def main() -> None:
     product = commands.add_parser("product")
     product.add_argument("--n", type=int, nargs="+", default=[10_000, 20_000, 40_000])
     product.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    precision = commands.add_parser("precision")
+    precision.add_argument("--n", type=int, default=8_000)
+    precision.add_argument("--columns", type=int, default=64)
+    precision.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args()
     if arguments.command == "release":
         for method in arguments.methods:
             print(json.dumps(timed_release(arguments, method)), flush=True)
+    elif arguments.command == "precision":
+        for workers in arguments.workers:
+            result = timed_precisions(arguments.n, arguments.columns, workers)
+            print(json.dumps(result), flush=True)
     else:
         for result in timed_products(arguments.n, arguments.workers):
             print(json.dumps(result), flush=True)
@@ -115,18 +127,65 @@ def timed_products(sizes: list[int], workers: list[int]) -> list[dict[str, Any]]
     return results
 
 
-def product_seconds(n: int, workers: int) -> float:
-    """Least seconds of a product with blocks held by the workers."""
+def timed_precisions(n: int, columns: int, workers: int) -> dict[str, Any]:
+    """Least seconds of a product with blocks of each type, and their ratios to float32."""
     triangle = Triangle(n, automatic_block_side(n))
     cluster = Cluster(workers=workers, memory_limit="8GiB")
     with tempfile.TemporaryDirectory() as name, open_cluster(cluster, Path(name)) as client:
-        path = str(Path(name) / "noisy.zarr")
-        blocks.create_store(path, triangle)
-        block = np.random.default_rng(0).normal(size=triangle.shape).astype(np.float32)
-        for index in range(triangle.count):
-            rows, columns = triangle.region(index)
-            part = block[: rows.stop - rows.start, : columns.stop - columns.start]
-            blocks.write_block(path, triangle, index, part)
+        seconds = {
+            precision: _seconds_with(client, Path(name), triangle, columns, precision)
+            for precision in ("float32", "int16", "int8")
+        }
+    return {
+        "n": n,
+        "columns": columns,
+        "workers": workers,
+        **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
+        **{
+            f"{name}_to_float32": round(seconds[name] / seconds["float32"], 2)
+            for name in ("int16", "int8")
+        },
+    }
+
+
+def _seconds_with(
+    client: Client, folder: Path, triangle: Triangle, columns: int, precision: Precision
+) -> float:
+    own = folder / precision
+    own.mkdir()
+    path = noisy_store(own, triangle, choose_encoding(1.0, precision))
+    threads = sum(client.nthreads().values())
+    algebra = ClusterPanels(client, own, row_ranges(triangle.n, threads), threads)
+    # Workers hold the blocks of one store, and drop those of the type before.
+    operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
+    panel = algebra.start(columns)
+    operator.matmat(panel)
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        operator.matmat(panel)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def noisy_store(folder: Path, triangle: Triangle, encoding: Encoding) -> str:
+    """A store whose blocks all hold the same noise of standard deviation 1."""
+    path = str(folder / "noisy.zarr")
+    blocks.create_store(path, triangle, encoding)
+    block = np.random.default_rng(0).normal(size=triangle.shape).astype(np.float32)
+    for index in range(triangle.count):
+        rows, columns = triangle.region(index)
+        part = block[: rows.stop - rows.start, : columns.stop - columns.start]
+        blocks.write_block(path, triangle, index, part)
+    return path
+
+
+def product_seconds(n: int, workers: int) -> float:
+    """Least seconds of a product with float32 blocks held by the workers."""
+    triangle = Triangle(n, automatic_block_side(n))
+    cluster = Cluster(workers=workers, memory_limit="8GiB")
+    with tempfile.TemporaryDirectory() as name, open_cluster(cluster, Path(name)) as client:
+        path = noisy_store(Path(name), triangle, FLOAT32)
         algebra = ClusterPanels(client, Path(name), row_ranges(n, workers), workers)
         operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
         panel = algebra.start(COLUMNS)

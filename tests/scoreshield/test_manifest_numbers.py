@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scoreshield.accounting import spend_of
+from scoreshield.encoding import choose_encoding
 from scoreshield.fixedpoint import to_fixed
 from scoreshield.manifest import (
     Manifest,
+    NoisyRecord,
     build_manifest,
     describe_clipped_scores,
     describe_composition,
@@ -106,6 +108,27 @@ def test_a_test_mode_agrees() -> None:
     assert number_faults(marked.model_copy(update={"private": True})) == [
         "private is True and not_private_reason is 'fixed seed'"
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "int8"])
+def test_a_precision_agrees_with_its_own_step_and_words_alone(dtype: Any) -> None:
+    mechanism = calibrate_gram(30, 5, 2.0, 1e-6)
+    encoding = choose_encoding(mechanism.sigma, dtype)
+    words = encoding.described(mechanism.sigma)
+    noisy = NoisyRecord(
+        sha256="0" * 64,
+        blocks=1,
+        block_side=1024,
+        dtype=dtype,
+        step=encoding.step,
+        rounding=words,
+    )
+    stated = manifest_of(mechanism).model_copy(update={"noisy": noisy})
+    assert number_faults(stated) == []
+    (fault,) = number_faults(edited(stated, "noisy.step", 0.5))
+    assert fault.startswith("noisy.step is 0.5")
+    (fault,) = number_faults(edited(stated, "noisy.rounding", "nothing was rounded"))
+    assert fault.startswith("noisy.rounding does not say")
 
 
 def edited(manifest: Manifest, place: str, value: Any) -> Manifest:
