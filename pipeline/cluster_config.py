@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, Discriminator, Field, Tag, ValidationInfo, field_validator
 
+from pipeline.patience import DEFAULT_SECONDS
 from pipeline.section import Bytes, Count, Number, Section, anchored
 
 Kind = Literal["local", "address", "slurm", "kubernetes"]
@@ -35,6 +36,12 @@ class Cluster(Section):
         ge=256 * 2**20,
         le=2**50,
         description="Memory of one worker, for instance `4GiB`; a plan that needs more is refused.",
+    )
+    task_timeout: Number = Field(
+        default=DEFAULT_SECONDS,
+        ge=1,
+        description="Seconds without a finished task or a reported iteration after which busy "
+        "workers count as hung: they are restarted once, then the run ends, to be resumed.",
     )
 
     @property

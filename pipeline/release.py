@@ -44,6 +44,7 @@ from pipeline.keyfile import (
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.open import open_release
 from pipeline.output import checked_output, release_claim, remove_unfinished
+from pipeline.patience import patience
 from pipeline.place import Place
 from pipeline.plan import check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
@@ -244,7 +245,11 @@ def _make(run: Run, reporter: Reporter) -> None:
         _check_fits(run)
         digest = content_digest(run.gallery)
         _check_started_on(run, digest)
-        with open_cluster(run.config.cluster, run.folder.scratch) as client:
+        cluster = run.config.cluster
+        with (
+            open_cluster(cluster, run.folder.scratch) as client,
+            patience(cluster.task_timeout),
+        ):
             preflight(run, client, digest)
             key_commitment = _start(run, digest, reporter)
             noisy = stages.perturb(run, client, reporter, key_commitment)

@@ -9,6 +9,7 @@ from distributed import Client
 
 from pipeline import blocks
 from pipeline.gallery import panels, read_ids
+from pipeline.patience import current_patience
 from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from pipeline.plan import GramPlan, cache_bytes
 from pipeline.plan_scores import ScoresPlan
@@ -135,8 +136,11 @@ def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
 
 
 def _projected_in_one_task(job: ProjectJob, client: Client, reporter: Reporter) -> PostProcessing:
+    patience = current_patience()
+
     def show(event: tuple[float, dict[str, Any]]) -> None:
         step = event[1]
+        patience.hear()
         reporter.advance(step["number"], residual=step["residual"])
 
     client.subscribe_topic(PROGRESS_TOPIC, show)

@@ -1,12 +1,14 @@
 """Running many small tasks on a cluster through a bounded window of futures.
 
 The scheduler never holds more than the window, whatever the number of tasks; a finished future is
-released at once. Tasks are idempotent, so a worker's death costs a repetition and nothing else.
+released at once. Tasks are idempotent, so a worker's death costs a repetition and nothing else. A
+worker that hangs is restarted once; where that does not help, the run ends resumable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -15,12 +17,17 @@ from distributed import Client, as_completed
 from distributed.scheduler import KilledWorker
 
 from pipeline.errors import RunFailed
+from pipeline.patience import current_patience
 from scoreshield.errors import ScoreShieldError
 
 Result = TypeVar("Result")
 
 _TASKS_PER_THREAD = 3
 _RETRIES = 3
+_ANSWER_SECONDS = 60.0
+"""Seconds that a scheduler may take to say who is at work, and to restart workers."""
+_START_SECONDS = 60.0
+"""Seconds that a restarted worker gets to be there, besides the run's patience."""
 
 
 def run_tasks(
@@ -37,7 +44,8 @@ def run_tasks(
     Raises
     ------
     RunFailed
-        A task failed for a reason that is not the user's; the run can be resumed.
+        A task failed for a reason that is not the user's, or no worker gave a sign of life for as
+        long as the run's patience lasts; the run can be resumed.
     ScoreShieldError
         As raised by the task.
     """
@@ -50,8 +58,9 @@ def run_tasks(
 
     running = as_completed([submit(index) for index in islice(waiting, window)])
     try:
-        for future in running:
-            result = _outcome(future, name)
+        while not running.is_empty():
+            future = _awaited(client, name, lambda: anext(running))
+            result = _outcome(client, future, name)
             for index in islice(waiting, 1):
                 running.add(submit(index))
             yield result
@@ -98,7 +107,7 @@ def run_at_once(
                 **placed,
             )
         with _errors_for_people(name, f"{name}-*"):
-            results: list[Result] = client.gather(futures)
+            results: list[Result] = _awaited(client, name, lambda: client.gather(futures))
     finally:
         for future in futures:
             future.release()
@@ -111,13 +120,79 @@ def run_one(client: Client, name: str, function: Callable[[Any, int], Result], j
     return next(run_tasks(client, name, function, job, [0]))
 
 
-def _outcome(future: Any, name: str) -> Any:
+def _outcome(client: Client, future: Any, name: str) -> Any:
     """The result of a finished task, or an error for people; the future is released either way."""
     try:
         with _errors_for_people(name, future.key.partition("@")[0]):
-            return future.result()
+            return _awaited(client, name, future.result)
     finally:
         future.release()
+
+
+def _awaited(client: Client, name: str, what: Callable[[], Awaitable[Any]]) -> Any:
+    """The outcome of ``what``, called in the client's loop; workers that hang are restarted once.
+
+    Raises
+    ------
+    RunFailed
+        No worker gave a sign of life, also after the restart.
+    """
+
+    async def outcome() -> tuple[Any, Exception | None]:
+        # A task may end with a TimeoutError of its own.
+        try:
+            return await what(), None
+        except Exception as error:
+            return None, error
+
+    patience = current_patience()
+    patience.hear()
+    restarted = False
+    while True:
+        try:
+            result, error = client.sync(outcome, callback_timeout=patience.left)
+        except TimeoutError:
+            # A sign of life may have come while this was waiting.
+            if patience.left == 0:
+                if restarted or not _restart_busy_workers(client):
+                    raise _hung(name, patience.seconds) from None
+                restarted = True
+                patience.hear(grace=_START_SECONDS)
+        else:
+            if error is not None and client.status != "running":
+                raise _lost(name) from error
+            if error is not None:
+                raise error
+            return result
+
+
+def _restart_busy_workers(client: Client) -> bool:
+    """Restart every worker that has a task; False where the scheduler doesn't answer."""
+    try:
+        processing = client.sync(client.processing, callback_timeout=_ANSWER_SECONDS)
+        busy = [address for address, tasks in processing.items() if tasks]
+        client.sync(
+            lambda: client.restart_workers(busy, raise_for_error=False),
+            callback_timeout=_ANSWER_SECONDS,
+        )
+    except (OSError, TimeoutError, CancelledError):
+        return False
+    return True
+
+
+def _lost(name: str) -> RunFailed:
+    return RunFailed(
+        f"stage {name}: the connection to the scheduler was lost; finished blocks are kept, "
+        "run the same command again to resume"
+    )
+
+
+def _hung(name: str, seconds: float) -> RunFailed:
+    return RunFailed(
+        f"stage {name}: no worker gave a sign of life for {seconds:g} s, and restarting them did "
+        "not help; finished blocks are kept. Look at the workers and their storage and run the "
+        "same command again, with a larger cluster.task_timeout if a single step takes longer"
+    )
 
 
 @contextmanager
@@ -127,6 +202,8 @@ def _errors_for_people(name: str, task: str) -> Iterator[None]:
         yield
     except ScoreShieldError:
         raise
+    except CancelledError as error:
+        raise _lost(name) from error
     except KilledWorker as error:
         raise RunFailed(
             f"stage {name}: task {task} ended with its worker several times, most likely "

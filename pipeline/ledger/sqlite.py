@@ -109,6 +109,11 @@ class SqliteDatabase(Database):
                 f"ledger {self.path} was held by another process for {database.BUSY_SECONDS:g} s; "
                 "nothing was spent, run the command again"
             )
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return RunFailed(
+                f"ledger {self.path} could not be written ({error.orig}); a spend is recorded "
+                "whole or not at all. Make room on its disk and run the same command again"
+            )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self.damaged(str(error.orig))
         return BudgetRefused(

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
 from distributed import Client
 
+from pipeline import window
 from pipeline.cluster import open_cluster
 from pipeline.config import Cluster
 from pipeline.errors import BudgetRefused, IntegrityFailure, RunFailed
-from pipeline.window import run_one, run_tasks
+from pipeline.patience import current_patience, patience
+from pipeline.window import run_at_once, run_one, run_tasks
 
 WORKERS = 2
 
@@ -142,3 +148,99 @@ def test_a_task_that_always_ends_its_worker_ends_the_run(client: Client) -> None
     assert "stage perturb: task perturb-8 ended with its worker several times" in str(caught.value)
     assert "memory" in str(caught.value)
     assert allowed == 10
+
+
+def stop_at(times: int) -> Any:
+    """A task that stops its worker process, as a hung one is, the first ``times`` times."""
+
+    def stop(folder: str, index: int) -> int:
+        before = len(os.listdir(folder))
+        if index == 3 and before < times:
+            open(f"{folder}/{before}", "x").close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+    return stop
+
+
+def test_a_worker_that_hangs_is_restarted_and_its_task_done_again(
+    client: Client, tmp_path: Path
+) -> None:
+    with patience(2.0):
+        results = run_at_once(client, "hang", stop_at(1), [str(tmp_path)] * 8)
+    assert results == list(range(8))
+
+
+def test_a_task_that_always_hangs_ends_the_run(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "_START_SECONDS", 0.0)
+    with (
+        patience(1.0),
+        pytest.raises(RunFailed, match="no worker gave a sign of life for 1 s") as caught,
+    ):
+        list(run_tasks(client, "perturb", stop_at(2), str(tmp_path), range(8)))
+    assert "cluster.task_timeout" in str(caught.value)
+    with patience(1.0):  # The stopped worker is in nobody's way.
+        assert run_one(client, "after", lambda job, _: job, 5) == 5
+
+
+def test_signs_of_life_keep_a_long_task_from_being_taken_for_hung(
+    client: Client, tmp_path: Path
+) -> None:
+    def slow(folder: str, index: int) -> int:
+        open(f"{folder}/{time.time_ns()}", "x").close()
+        time.sleep(1.5)
+        return index
+
+    with patience(0.5):
+        heard = current_patience()
+        beats = [threading.Timer(0.3 * beat, heard.hear) for beat in range(1, 12)]
+        for timer in beats:
+            timer.start()
+        assert run_one(client, "slow", slow, str(tmp_path)) == 0
+        for timer in beats:
+            timer.cancel()
+    assert len(os.listdir(tmp_path)) == 1
+
+
+def test_a_tasks_own_timeout_is_an_error_and_no_hung_worker(client: Client) -> None:
+    def fail(_job: None, _index: int) -> None:
+        raise TimeoutError("the storage did not answer")
+
+    with pytest.raises(RunFailed, match="failed with TimeoutError: the storage did not answer"):
+        list(run_tasks(client, "publish", fail, None, [0]))
+
+
+def test_a_scheduler_that_is_lost_ends_the_run(tmp_path: Path) -> None:
+    dask_command = str(Path(sys.executable).with_name("dask"))
+    address = tmp_path / "scheduler.json"
+    common = ["--scheduler-file", str(address), "--no-dashboard"]
+    scheduler = subprocess.Popen(
+        [dask_command, "scheduler", "--host", "127.0.0.1", "--port", "0", *common],
+        stderr=subprocess.DEVNULL,
+    )
+    worker = subprocess.Popen(
+        [dask_command, "worker", "--host", "127.0.0.1", "--nthreads", "1", *common],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def sleep(_job: None, index: int) -> int:
+        time.sleep(0.05)
+        return index
+
+    try:
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+            Client(scheduler_file=str(address), timeout="30s") as lost,
+        ):
+            tasks = run_tasks(lost, "perturb", sleep, None, range(10**6))
+            next(tasks)
+            scheduler.kill()
+            with pytest.raises(RunFailed, match="stage perturb: the connection to the scheduler"):
+                list(tasks)
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
