@@ -143,6 +143,19 @@ def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
     return values
 
 
+class CheckedArray(zarr.Array[Any]):
+    """A Zarr array for a reader's hands: what is damaged raises, as in :func:`read`."""
+
+    def __getitem__(self, selection: Any) -> Any:
+        try:
+            values = super().__getitem__(selection)
+        except (OSError, ValueError) as error:
+            raise IntegrityFailure(f"{self.name}[{selection}] can't be read: {error}") from error
+        if not np.isfinite(values).all():
+            raise IntegrityFailure(f"{self.name}[{selection}] is missing or damaged")
+        return values
+
+
 def row_panels(array: Any) -> Iterator[slice]:
     """Slices of rows that cover an array, each whole rows of chunks where memory allows."""
     rows, width = array.chunks[0], array.dtype.itemsize * math.prod(array.shape[1:])

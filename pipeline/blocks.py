@@ -4,7 +4,8 @@ Block t is one chunk of the Zarr array ``blocks[T, rows, columns]``; blocks at t
 edge are padded with zeros. Values are in the store's encoding (:mod:`scoreshield.encoding`), which
 the array's type and its attribute ``step`` tell to every reader. A missing chunk reads as the one
 value that no noisy value is stored as, and is refused. A receipt on disk names the SHA-256 of a
-block's bytes: it, and not the chunk's existence, says that a block is done.
+block's bytes: it, and not the chunk's existence, says that a block is done, and every reader holds
+the block against it. Receipts lie beside the store, in the folder ``receipts``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec
 
+from pipeline.arrays import METADATA, sweep_partial_files
 from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
 from pipeline.geometry import Geometry
+from pipeline.tree import tree_faults
 from scoreshield.encoding import FLOAT32, Encoding
 
+RECEIPTS = "receipts"
+"""Folder of the receipts, beside the store."""
 _ARRAY = "blocks"
 _STEP = "step"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -45,12 +50,13 @@ class Receipt:
 def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) -> None:
     """Make an empty block store; an existing one of the same geometry and encoding is kept.
 
-    One that a crash left without its array is finished.
+    One that a crash left without its array is finished; what a killed worker left of a write is
+    removed.
 
     Raises
     ------
     IntegrityFailure
-        A store of another geometry or encoding is in the way.
+        A store of another geometry or encoding is in the way, or one that holds foreign files.
     """
     shape = (geometry.count, *geometry.shape)
     if os.path.exists(os.path.join(path, _ARRAY, "zarr.json")):
@@ -65,6 +71,8 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
                 f"{path} holds noisy blocks as {_words(encoding_of(path))}, this run writes "
                 f"{_words(encoding)}; a run can't change its precision half way"
             )
+        sweep_partial_files(Path(path))
+        _refuse_foreign_files(path, geometry)
         return
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.create_array(
@@ -109,10 +117,11 @@ def read_stored(path: str, geometry: Geometry, index: int) -> NDArray[Any]:
     Raises
     ------
     IntegrityFailure
-        The chunk is missing, fails its checksum, holds values that are not finite, or belongs to
-        another geometry.
+        The chunk is missing, fails its checksum, holds values that are not finite, is not the one
+        that its receipt was written for, or belongs to another geometry.
     """
     padded = _read_padded(path, index)
+    _check_receipt(path, index, padded)
     if padded.shape != geometry.shape:
         raise IntegrityFailure(
             f"noisy block {index} of {path} has shape {padded.shape}, expected "
@@ -149,6 +158,16 @@ def matches(path: str, receipt: Receipt) -> bool:
         return _sha256(_read_padded(path, receipt.block)) == receipt.sha256
     except IntegrityFailure:
         return False
+
+
+def damaged_blocks(path: str, geometry: Geometry) -> list[int]:
+    """Every block of a finished store that is missing, damaged, or not the one of its receipt."""
+    receipts = load_receipts(_receipts_of(path), geometry)
+    return [
+        index
+        for index, receipt in enumerate(receipts)
+        if receipt is None or not matches(path, receipt)
+    ]
 
 
 def save_receipt(folder: str, receipt: Receipt) -> None:
@@ -195,6 +214,40 @@ def _read_padded(path: str, index: int) -> NDArray[Any]:
             f"noisy block {index} of {path} is missing or holds values that are not finite"
         )
     return padded
+
+
+def _check_receipt(path: str, index: int, padded: NDArray[Any]) -> None:
+    """A block may be whole, and another one: two chunks that changed places."""
+    folder = _receipts_of(path)
+    if not os.path.isdir(folder):
+        return
+    receipt = load_receipt(folder, index)
+    if receipt is None or receipt.sha256 != _sha256(padded):
+        raise IntegrityFailure(
+            f"noisy block {index} of {path} is not the one that its receipt was written for; "
+            "until the release is published the same command makes it again"
+        )
+
+
+def _receipts_of(path: str) -> str:
+    return os.path.join(os.path.dirname(path), RECEIPTS)
+
+
+def _refuse_foreign_files(path: str, geometry: Geometry) -> None:
+    """Nothing may lie in a store that no run writes, such as a chunk too many."""
+    own = [METADATA, f"{_ARRAY}/{METADATA}"]
+    own += [f"{_ARRAY}/c/{index}/0/0" for index in range(geometry.count)]
+    foreign = [
+        fault
+        for fault in tree_faults(Path(path), own)
+        # A block that is missing is yet to be made; a worker of an earlier attempt may live on.
+        if not fault.endswith(" is missing") and ".partial " not in fault
+    ]
+    if foreign:
+        raise IntegrityFailure(
+            f"{path}: {foreign[0]} ({len(foreign)} in all); remove what no run has written there, "
+            "and run the same command again"
+        )
 
 
 def _sha256(padded: NDArray[Any]) -> str:

@@ -216,7 +216,12 @@ def verify(
     )
     if faults:
         # The result is printed already: one more object would make it two.
-        click.echo(f"scoreshield: {release}: {len(faults)} checks failed", err=True)
+        click.echo(
+            f"scoreshield: {release}: {len(faults)} checks failed; restore it from a copy. Its "
+            "curator can also move it away and run 'scoreshield release CONFIG' again, which "
+            "publishes it anew from intact noisy blocks and spends nothing",
+            err=True,
+        )
         click.get_current_context().exit(exit_code(IntegrityFailure()))
 
 

@@ -298,7 +298,7 @@ class Release:
                 f"release {self.manifest.release_id} has arrays {sorted(self._opened)}, not "
                 f"'{name}'; ask for it under 'arrays' in the configuration of a release"
             )
-        return self._opened[name]
+        return arrays.CheckedArray(self._opened[name].async_array)
 
     def _topk_of(self, rows: slice, k: int, block: int) -> NDArray[np.int64]:
         """Ranked keys (rows, k) of one run of rows, best first."""

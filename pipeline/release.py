@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.blocks import damaged_blocks
 from pipeline.budget import (
     existing_account,
     existing_ledger,
@@ -206,7 +207,6 @@ def abandon(config: Config, release_id: str | None = None) -> Account:
         ledger.abandon(lineage, folder.path.name)
         destroy_key(folder.key_file)
         folder.discard_noise()
-        shutil.rmtree(folder.scratch, ignore_errors=True)
         remove_unfinished(folder, published)
     return ledger.account(lineage)
 
@@ -335,7 +335,6 @@ def _conclude(run: Run, newly: bool, timings: Timings) -> Outcome:
         write_record(run, manifest, timings if newly else None)
     release_claim(run.folder, run.release)
     shutil.rmtree(run.folder.projection, ignore_errors=True)
-    shutil.rmtree(run.folder.scratch, ignore_errors=True)
     return Outcome(run.release, newly, manifest)
 
 
@@ -421,6 +420,7 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: b
     key_file = run.folder.key_file
     if entry.state == "committed" and not key_file.exists():
         # Published before and lost since: intact noisy blocks are enough to publish them again.
+        _check_noise_is_whole(run)
         return entry.key_commitment or ""
     if key_file.exists():
         check_binding(key_file, digest, run.release_id, run.mechanism)
@@ -442,6 +442,18 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: b
     found = commitment(key_file)
     ledger.commit_key(run.gallery.lineage, run.release_id, found)
     return found
+
+
+def _check_noise_is_whole(run: Run) -> None:
+    """Once the key is destroyed no block can be made again."""
+    damaged = damaged_blocks(str(run.folder.store), run.plan.geometry)
+    if damaged:
+        raise IntegrityFailure(
+            f"release {run.release_id} was committed and its key destroyed, so its noise can't be "
+            f"made again, and {len(damaged)} of {run.plan.geometry.count} noisy blocks in "
+            f"{run.folder.store} are missing or damaged (the first is {damaged[0]}). Restore "
+            f"{run.folder.path} or {run.release} from a copy; its budget stays spent"
+        )
 
 
 def _store_derived_key(run: Run, entry: Entry, digest: bytes, secret: bytes) -> None:

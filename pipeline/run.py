@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.blocks import RECEIPTS
 from pipeline.config import NOT_PRIVATE_SUFFIX, Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
@@ -67,7 +68,7 @@ class RunFolder:
     @property
     def receipts(self) -> Path:
         """One file a finished noisy block."""
-        return self.path / "receipts"
+        return self.path / RECEIPTS
 
     @property
     def projection(self) -> Path:
@@ -117,7 +118,12 @@ class RunFolder:
                     f"another process is running this release ({self.path}); wait for it, "
                     "then run the same command again"
                 ) from error
-            yield
+            # What workers of a driver that was killed have left.
+            self._sweep_scratch()
+            try:
+                yield
+            finally:
+                self._sweep_scratch()
 
     def record_start(self, settings: dict[str, Any], content: bytes) -> None:
         """Record what the run is started with, once its key is bound to it; a record is kept.
@@ -169,6 +175,11 @@ class RunFolder:
         """Remove the noisy blocks and what was made of them."""
         for folder in (self.receipts, self.store, self.projection, self.solver):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _sweep_scratch(self) -> None:
+        """Leave the workers' folder empty, and its owner's alone."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        make_private(self.scratch)
 
     def _load_record(self) -> dict[str, Any] | None:
         try:

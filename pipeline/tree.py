@@ -16,19 +16,28 @@ from pipeline.object_path import ObjectPath
 from pipeline.place import Place
 from scoreshield.printable import printable
 
+LARGEST_DOCUMENT = 16 * 2**20
+"""Bytes of a manifest, or of an array's metadata, that nothing published comes near."""
+
 
 def read_plain_file(path: Place) -> bytes:
-    """Content of a regular file.
+    """Content of a regular file that holds a document.
 
     Raises
     ------
     OSError
         It can't be read.
     IntegrityFailure
-        There is something else: a link, a folder, a pipe.
+        There is something else: a link, a folder, a pipe; or it is too large to be one.
     """
     if isinstance(path, Path) and not stat.S_ISREG(path.lstat().st_mode):
         raise IntegrityFailure(f"{path}: found no regular file, which is all that a release holds")
+    size = path.stat().st_size if isinstance(path, Path) else path.size() or 0
+    if size > LARGEST_DOCUMENT:
+        raise IntegrityFailure(
+            f"{path}: found {size} bytes, expected at most {LARGEST_DOCUMENT}; this is "
+            "none that publication wrote"
+        )
     return path.read_bytes()
 
 

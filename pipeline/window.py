@@ -107,7 +107,7 @@ def run_at_once(
                 **placed,
             )
         with _errors_for_people(name, f"{name}-*"):
-            results: list[Result] = _awaited(client, name, lambda: client.gather(futures))
+            results: list[Result] = _awaited(client, name, lambda: client.gather(futures), futures)
     finally:
         for future in futures:
             future.release()
@@ -129,8 +129,17 @@ def _outcome(client: Client, future: Any, name: str) -> Any:
         future.release()
 
 
-def _awaited(client: Client, name: str, what: Callable[[], Awaitable[Any]]) -> Any:
+def _awaited(
+    client: Client,
+    name: str,
+    what: Callable[[], Awaitable[Any]],
+    futures: Sequence[Any] = (),
+) -> Any:
     """The outcome of ``what``, called in the client's loop; workers that hang are restarted once.
+
+    Parameters
+    ----------
+    futures : whose end is a sign of life, where ``what`` waits for several
 
     Raises
     ------
@@ -147,27 +156,32 @@ def _awaited(client: Client, name: str, what: Callable[[], Awaitable[Any]]) -> A
 
     patience = current_patience()
     patience.hear()
-    restarted = False
+    restarted, ended = False, 0
     while True:
         try:
             result, error = client.sync(outcome, callback_timeout=patience.left)
         except TimeoutError:
             # A sign of life may have come while this was waiting.
+            before, ended = ended, sum(future.done() for future in futures)
+            if ended > before:
+                restarted = False
+                patience.hear()
             if patience.left == 0:
                 if restarted or not _restart_busy_workers(client):
                     raise _hung(name, patience.seconds) from None
                 restarted = True
                 patience.hear(grace=_START_SECONDS)
         else:
-            if error is not None and client.status != "running":
-                raise _lost(name) from error
-            if error is not None:
-                raise error
-            return result
+            if error is None:
+                return result
+            raise error if client.status == "running" else _lost(name) from error
 
 
 def _restart_busy_workers(client: Client) -> bool:
     """Restart every worker that has a task; False where the scheduler doesn't answer."""
+    import time
+
+    t0 = time.time()
     try:
         processing = client.sync(client.processing, callback_timeout=_ANSWER_SECONDS)
         busy = [address for address, tasks in processing.items() if tasks]
@@ -176,6 +190,10 @@ def _restart_busy_workers(client: Client) -> bool:
             callback_timeout=_ANSWER_SECONDS,
         )
     except (OSError, TimeoutError, CancelledError):
+        import traceback
+
+        traceback.print_exc()
+        print("XXX", time.time() - t0)
         return False
     return True
 
