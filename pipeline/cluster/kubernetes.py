@@ -22,6 +22,8 @@ from pipeline.errors import ConfigurationError, RunFailed
 
 _API = "kubernetes.dask.org/v1"
 _PORT = 8786
+_LABELS = {"scoreshield/cluster": "member"}
+"""What the network policies of ``deploy/kubernetes`` let talk to one another."""
 _USER = 10001
 """User of the image; the private folder belongs to it."""
 
@@ -57,9 +59,11 @@ def cluster_resource(cluster: KubernetesCluster, name: str) -> dict[str, Any]:
         "spec": {
             "worker": {
                 "replicas": cluster.workers,
+                "metadata": {"labels": _LABELS},
                 "spec": _pod(cluster, "worker", worker, {"memory": memory, "cpu": cores}),
             },
             "scheduler": {
+                "metadata": {"labels": _LABELS},
                 "spec": _pod(cluster, "scheduler", scheduler, {"memory": "2Gi", "cpu": "1"}),
                 "service": {
                     "type": "ClusterIP",
