@@ -103,16 +103,20 @@ def ingest(
 
 @cli.command()
 @_config_argument
+@click.option(
+    "--periods", is_flag=True, help="Show how many periods of a schedule the budget lasts."
+)
 @_json_option
-def plan(config: Path, as_json: bool) -> None:
+def plan(config: Path, periods: bool, as_json: bool) -> None:
     """Show what releasing CONFIG would do, cost and carry. Reads no record, changes nothing.
 
     Example: scoreshield plan configs/quickstart.yaml
     """
     from pipeline.config import load_config
-    from pipeline.preview import preview
+    from pipeline.preview import preview, preview_periods
 
-    shown = preview(load_config(config))
+    settings = load_config(config)
+    shown = preview_periods(settings) if periods else preview(settings)
     _print(as_json, shown.to_json(), shown.to_text())
 
 
@@ -133,8 +137,12 @@ class _ListsMethods(click.Command):
     type=click.IntRange(min=0),
     help="Test mode: noise from this seed. The result is NOT PRIVATE, and no ledger counts it.",
 )
+@click.option(
+    "--period",
+    help="Of a schedule, the period to release for, such as 2026-11; by default the present one.",
+)
 @_json_option
-def release(config: Path, unsafe_seed: int | None, as_json: bool) -> None:
+def release(config: Path, unsafe_seed: int | None, period: str | None, as_json: bool) -> None:
     """Make the release of CONFIG, resume it, or report it where it is finished.
 
     Example: scoreshield release configs/quickstart.yaml
@@ -145,7 +153,7 @@ def release(config: Path, unsafe_seed: int | None, as_json: bool) -> None:
 
     settings = load_config(config)
     with standard_reporter() as reporter:
-        outcome = run_release(settings, reporter, unsafe_seed)
+        outcome = run_release(settings, reporter, unsafe_seed, period)
     _print(as_json, outcome.to_json(), outcome.to_text())
 
 

@@ -28,6 +28,7 @@ from pipeline.cluster_config import SECTIONS, AnyCluster
 from pipeline.cluster_config import Cluster as Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.object_path import ObjectPath
+from pipeline.period import PeriodKind
 from pipeline.place import Place, lies_in, place_of
 from pipeline.section import Count, Number, Section, anchored
 from scoreshield.calibration import check_privacy
@@ -203,6 +204,7 @@ class Secret(Section):
 _LONGEST_TEXT = 2**18
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
+_LONGEST_SCHEDULED_NAME = 64 - len("-2026-11-29")
 _RELEASE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _KEY_NAMES = ("key", "column", "member")
 ArrayName = Literal["factor", "gram", "scores"]
@@ -248,6 +250,12 @@ class Config(Section):
         default=None,
         description="Name of the release; by default one is derived from the settings, so that the "
         "same configuration is the same release.",
+    )
+    period: PeriodKind | None = Field(
+        default=None,
+        description="Makes one release a period, in UTC: `yearly`, `quarterly`, `monthly`, "
+        "`weekly` or `daily`. Its name is that of `release`, which must be set, and the period's: "
+        "`NAME-2026-11`.",
     )
     regime: Literal["gram", "scores"] = Field(
         default="gram",
@@ -366,6 +374,23 @@ class Config(Section):
         if isinstance(side, int) and not 16 <= side <= 16384:
             raise ValueError(f"expected 16 to 16384 or 'auto', found {side}")
         return side
+
+    @model_validator(mode="after")
+    def _schedule_has_a_name(self) -> Config:
+        if self.period is None:
+            return self
+        if self.release is None:
+            # A derived name changes with the number of records, and with it what one period is.
+            raise ValueError(
+                "period: expected a name in 'release' as well, which the releases of all periods "
+                "share; found none"
+            )
+        if len(self.release) > _LONGEST_SCHEDULED_NAME:
+            raise ValueError(
+                f"release: expected at most {_LONGEST_SCHEDULED_NAME} characters where a period is "
+                f"added to them, found {len(self.release)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _private_is_not_published(self) -> Config:

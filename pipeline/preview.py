@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +23,7 @@ from pipeline.ledger import forecast as forecast_spend
 from pipeline.plan import GramPlan, show_bytes
 from pipeline.plan_scores import ScoresPlan
 from pipeline.run import configured_queries, plan_for, prepare_run
+from pipeline.schedule import Outlook, outlook, scheduled
 from pipeline.sources import latest_gallery, publishes_ids, source_shape
 
 _IDS = "ids: the ids of the records were declared public, and are published as they are"
@@ -41,6 +42,8 @@ class Preview:
     """Why the ledger would refuse the release; None where it would not."""
     publishes_ids: bool
     """Whether the records' ids are published with it, as they are."""
+    outlook: Outlook | None = None
+    """How many periods of a schedule the budget lasts, where that was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -80,6 +83,7 @@ class Preview:
                 "budget_epsilon": self.spend.budget.epsilon,
                 "budget_delta": self.spend.budget.delta,
             },
+            "schedule": None if self.outlook is None else self.outlook.to_json(),
         }
 
     @property
@@ -100,6 +104,7 @@ class Preview:
                 *_work_lines(plan),
                 "",
                 self._ledger_line(),
+                *([] if self.outlook is None else [self.outlook.to_text()]),
             ]
         )
 
@@ -124,8 +129,9 @@ def preview(config: Config) -> Preview:
     """Plan a configuration and ask the ledger; nothing is written.
 
     Of the gallery the header is read and nothing else. Queries are public, and read: the noise of a
-    joint release depends on them.
+    joint release depends on them. Of a schedule the release of the present period is planned.
     """
+    config = scheduled(config)
     n, d = source_shape(config)
     named = publishes_ids(config)
     plan = plan_for(config, n, d, configured_queries(config, d))
@@ -146,6 +152,23 @@ def preview(config: Config) -> Preview:
         return Preview(plan, spend, True, entry.state, refusal, named)
     refusal = _refusal(spend, lambda: _check_account(config, account, request))
     return Preview(plan, spend, True, None, refusal, named)
+
+
+def preview_periods(config: Config) -> Preview:
+    """The same, with how many periods of the configuration's schedule its budget lasts.
+
+    Raises
+    ------
+    ConfigurationError
+        The configuration has no schedule.
+    """
+    shown = preview(config)
+    gallery = latest_gallery(config)
+    account = existing_account(config, gallery) if gallery is not None else None
+    budget = configured_budget(config) if account is None else account.budget
+    return replace(
+        shown, outlook=outlook(config, account, budget, request_for(shown.plan.mechanism))
+    )
 
 
 def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:

@@ -60,6 +60,7 @@ from pipeline.run import (
     prepare_run,
     prepare_test_run,
 )
+from pipeline.schedule import current_period, in_period, scheduled
 from pipeline.signing import load_or_create_signing_key, public_key, sign
 from pipeline.sources import latest_gallery, prepare_gallery, source_shape
 from scoreshield.manifest import (
@@ -146,21 +147,34 @@ class Outcome:
         return "\n".join([*lines, f"read about it: scoreshield show {self.path}"])
 
 
-def release(config: Config, reporter: Reporter, unsafe_seed: int | None = None) -> Outcome:
+def release(
+    config: Config,
+    reporter: Reporter,
+    unsafe_seed: int | None = None,
+    period: str | None = None,
+) -> Outcome:
     """Make the configured release, resume it, or report it where it is finished.
 
     Parameters
     ----------
     unsafe_seed : makes a release in test mode, for demonstrations that anybody can repeat: its
         noise follows from this seed, nothing is asked of the ledger, and it is NOT PRIVATE
+    period : of a configuration with a schedule, the period to release for; the present one if None.
+        A release that an earlier period missed is made of the gallery as it is now
 
     Raises
     ------
     ScoreShieldError
         With the exit code of :mod:`pipeline.errors`; a repeated call resumes after any of them.
     """
+    due = current_period(config, period)
+    config = in_period(config, due)
     try:
         make_private(config.private)
+        if due is not None and unsafe_seed is None:
+            reported = _report_published(config)
+            if reported is not None:
+                return reported
         if config.regime == "scores":
             # Queries that can't be used are found out before a large gallery is ingested.
             configured_queries(config, source_shape(config)[1])
@@ -184,6 +198,31 @@ def release(config: Config, reporter: Reporter, unsafe_seed: int | None = None) 
         ) from error
 
 
+def _report_published(config: Config) -> Outcome | None:
+    """The scheduled release of a period that is published, whatever became of its gallery since.
+
+    The gallery of a schedule changes between its releases, and a job that is started once more must
+    not fail for it. A spend that is only reserved yet is committed, and the key destroyed.
+    """
+    folder = RunFolder(config.private / "runs" / str(config.release))
+    published = config.output / str(config.release)
+    settings = folder.load_settings()
+    if settings is None or not (published / MANIFEST).exists():
+        return None
+    with folder.locked():
+        curator = public_key(load_or_create_signing_key(config.private))
+        manifest = open_release(published, verify_key=curator).manifest
+        if manifest.release_id != folder.path.name:
+            raise IntegrityFailure(
+                f"{published} holds release {manifest.release_id}, expected {folder.path.name}; "
+                "somebody put it there. Remove it, or name another output folder"
+            )
+        existing_ledger(config).commit(str(settings["lineage"]), folder.path.name)
+        destroy_key(folder.key_file)
+        release_claim(folder, published)
+    return Outcome(published, False, manifest)
+
+
 def abandon(config: Config, release_id: str | None = None) -> Account:
     """Give up an unfinished release: its budget stays spent, its key and noise are destroyed.
 
@@ -198,7 +237,9 @@ def abandon(config: Config, release_id: str | None = None) -> Account:
         Nothing was reserved under that name, or the release is published.
     """
     lineage, folder, published = (
-        _configured_run(config) if release_id is None else _recorded_run(config, release_id)
+        _configured_run(scheduled(config))
+        if release_id is None
+        else _recorded_run(config, release_id)
     )
     ledger = existing_ledger(config)
     with folder.locked():

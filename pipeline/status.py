@@ -11,6 +11,7 @@ from pipeline.config import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import Account
 from pipeline.run import Run, prepare_run
+from pipeline.schedule import scheduled
 from pipeline.sources import latest_gallery, source_shape
 
 
@@ -53,6 +54,7 @@ def release_status(config: Config) -> ReleaseStatus:
     InputRejected
         The source is not there, or is none.
     """
+    config = scheduled(config)
     source_shape(config)
     gallery = latest_gallery(config)
     if gallery is None:
