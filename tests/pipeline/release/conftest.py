@@ -237,6 +237,7 @@ def toolbox() -> type:
         key_watch = KeyWatch
         embeddings = staticmethod(embeddings)
         wait_until = staticmethod(wait_until)
+        interrupted = Interrupted
         interrupt_at = InterruptAt
         silent = Silent
         n, d, side = N, D, SIDE

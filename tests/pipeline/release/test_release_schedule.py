@@ -1,0 +1,95 @@
+"""Scheduled releases on a real ledger: one a period, until the budget is gone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import pipeline.release
+from pipeline.budget import existing_ledger
+from pipeline.ledger import OverspendRefused
+from pipeline.preview import preview_periods
+from pipeline.release import release
+
+SCHEDULE: dict[str, Any] = {"release": "similar", "period": "monthly"}
+
+
+def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
+    curator: Any, toolbox: Any
+) -> None:
+    curator.write_source()
+    ledger = {**curator.settings["ledger"], "epsilon": 90.0}
+    config = curator.load(**SCHEDULE, ledger=ledger)
+    silent = toolbox.silent()
+    assert preview_periods(config).outlook.fitting == 2
+    first = release(config, silent, period="2026-08")
+    assert (first.newly, first.path.name) == (True, "similar-2026-08")
+
+    # The gallery has grown meanwhile: the period's release is reported, the next one carries it.
+    curator.write_source(n=toolbox.n + 10, seed=2)
+    again = release(config, silent, period="2026-08")
+    assert (again.newly, again.manifest) == (False, first.manifest)
+    second = release(config, silent, period="2026-09")
+    assert (second.newly, second.manifest.shape.n) == (True, toolbox.n + 10)
+    assert second.manifest.composition.lineage == first.manifest.composition.lineage
+
+    shown = preview_periods(config)
+    assert shown.outlook.fitting == 0
+    assert "used up" in shown.to_text()
+    result = curator.command("release", "release.yaml", "--period", "2026-10", "--json")
+    assert result.returncode == 4
+    assert json.loads(result.stdout)["largest"] < 50
+    assert {path.name for path in first.path.parent.iterdir()} == {
+        "similar-2026-08",
+        "similar-2026-09",
+    }
+    with pytest.raises(OverspendRefused):
+        release(config, silent, period="2026-10")
+
+
+def test_two_schedulers_in_one_period_spend_once(curator: Any) -> None:
+    curator.write_source()
+    curator.configure(**SCHEDULE)
+    arguments = ("release", "release.yaml", "--period", "2026-08", "--json")
+    started = [curator.start(*arguments) for _ in range(2)]
+    outcomes = [(process.communicate(timeout=120)[0], process.returncode) for process in started]
+    codes = sorted(code for _, code in outcomes)
+    # The second one either waits for the folder of the source and then reports, or finds the run.
+    assert codes in ([0, 0], [0, 6]), outcomes
+    made = [json.loads(output) for output, code in outcomes if code == 0]
+    assert sum(outcome["newly_released"] for outcome in made) == 1
+    account = curator.account(release="similar-2026-08")
+    assert [entry.release_id for entry in account.entries] == ["similar-2026-08"]
+
+
+def test_an_interrupted_period_is_resumed(curator: Any, toolbox: Any) -> None:
+    curator.write_source()
+    config = curator.load(**SCHEDULE)
+    with pytest.raises(toolbox.interrupted):
+        release(config, toolbox.interrupt_at("perturb", 3), period="2026-08")
+    assert release(config, toolbox.silent(), period="2026-08").newly
+    curator.assert_spent_once(release="similar-2026-08")
+
+
+def test_a_published_period_is_settled_though_its_gallery_changed(
+    curator: Any, toolbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise toolbox.interrupted
+
+    curator.write_source()
+    config = curator.load(**SCHEDULE)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline.release, "_conclude", crash)
+        with pytest.raises(toolbox.interrupted):
+            release(config, toolbox.silent(), period="2026-08")
+    key_file = config.private / "runs" / "similar-2026-08" / "release.key"
+    assert key_file.exists()
+    curator.write_source(n=toolbox.n + 10, seed=2)
+    outcome = release(config, toolbox.silent(), period="2026-08")
+    assert not outcome.newly
+    assert not key_file.exists()
+    entry = existing_ledger(config).account(outcome.manifest.composition.lineage).entries[0]
+    assert (entry.release_id, entry.state) == ("similar-2026-08", "committed")
