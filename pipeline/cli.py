@@ -141,8 +141,19 @@ class _ListsMethods(click.Command):
     "--period",
     help="Of a schedule, the period to release for, such as 2026-11; by default the present one.",
 )
+@click.option(
+    "--performance-report",
+    is_flag=True,
+    help="Keep Dask's report of each stage, as HTML, in the run's private folder.",
+)
 @_json_option
-def release(config: Path, unsafe_seed: int | None, period: str | None, as_json: bool) -> None:
+def release(
+    config: Path,
+    unsafe_seed: int | None,
+    period: str | None,
+    performance_report: bool,
+    as_json: bool,
+) -> None:
     """Make the release of CONFIG, resume it, or report it where it is finished.
 
     Example: scoreshield release configs/quickstart.yaml
@@ -153,7 +164,7 @@ def release(config: Path, unsafe_seed: int | None, period: str | None, as_json: 
 
     settings = load_config(config)
     with standard_reporter() as reporter:
-        outcome = run_release(settings, reporter, unsafe_seed, period)
+        outcome = run_release(settings, reporter, unsafe_seed, period, performance_report)
     _print(as_json, outcome.to_json(), outcome.to_text())
 
 

@@ -201,6 +201,25 @@ class Secret(Section):
         return [name for name in names if getattr(self, name) is not None]
 
 
+class Metrics(Section):
+    """Prometheus metrics of a release, for the operator; none by default."""
+
+    port: Count | None = Field(
+        default=None,
+        ge=1024,
+        le=65535,
+        description="Port at which a scrape finds the metrics while the release runs.",
+    )
+    address: str = Field(
+        default="127.0.0.1",
+        description="Address of that port. Whoever reaches it reads how long each stage takes.",
+    )
+    textfile: Path | None = Field(
+        default=None,
+        description="File for node_exporter's text collector, `.prom`; it outlives the release.",
+    )
+
+
 _LONGEST_TEXT = 2**18
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
@@ -281,6 +300,7 @@ class Config(Section):
     ledger: Ledger
     secret: Secret = Secret()
     cluster: AnyCluster = Cluster()
+    metrics: Metrics = Metrics()
     block_side: CountOrAuto = Field(
         default="auto",
         description="Records along one side of a block; `auto` chooses it. The noise never depends "
@@ -345,6 +365,15 @@ class Config(Section):
         if secret.file is None:
             return secret
         return secret.model_copy(update={"file": anchored(secret.file, info)})
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_relative_to_the_configuration(
+        cls, metrics: Metrics, info: ValidationInfo
+    ) -> Metrics:
+        if metrics.textfile is None:
+            return metrics
+        return metrics.model_copy(update={"textfile": anchored(metrics.textfile, info)})
 
     @field_validator("release")
     @classmethod

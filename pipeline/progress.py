@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
 
@@ -60,7 +61,8 @@ class JsonLines:
         self._write(event, **figures)
 
     def _write(self, event: str, **figures: Any) -> None:
-        self._stream.write(json.dumps({"event": event, **_finite(figures)}) + "\n")
+        line = {"time": _now(), "event": event, **_finite(figures)}
+        self._stream.write(json.dumps(line) + "\n")
         self._stream.flush()
 
 
@@ -168,6 +170,10 @@ def standard_reporter() -> Iterator[Reporter]:
         yield bars
     finally:
         bars.close()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _finite(figures: dict[str, Any]) -> dict[str, Any]:

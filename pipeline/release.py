@@ -43,9 +43,11 @@ from pipeline.keyfile import (
     store_key,
 )
 from pipeline.ledger import Account, Entry, Ledger
+from pipeline.metrics import exported
 from pipeline.open import open_release
 from pipeline.output import checked_output, release_claim, remove_unfinished
 from pipeline.patience import patience
+from pipeline.performance import StageReports
 from pipeline.place import Place
 from pipeline.plan import check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
@@ -152,6 +154,7 @@ def release(
     reporter: Reporter,
     unsafe_seed: int | None = None,
     period: str | None = None,
+    performance: bool = False,
 ) -> Outcome:
     """Make the configured release, resume it, or report it where it is finished.
 
@@ -161,6 +164,7 @@ def release(
         noise follows from this seed, nothing is asked of the ledger, and it is NOT PRIVATE
     period : of a configuration with a schedule, the period to release for; the present one if None.
         A release that an earlier period missed is made of the gallery as it is now
+    performance : keep Dask's report of each stage in the run's private folder
 
     Raises
     ------
@@ -169,12 +173,21 @@ def release(
     """
     due = current_period(config, period)
     config = in_period(config, due)
+    with exported(config.metrics) as exporter:
+        told = reporter if exporter is None else Tee(reporter, exporter)
+        outcome = _reported(config) if due is not None and unsafe_seed is None else None
+        if outcome is None:
+            outcome = _released(config, told, unsafe_seed, performance)
+        if exporter is not None:
+            exporter.finish(0, outcome.manifest)
+        return outcome
+
+
+def _released(
+    config: Config, reporter: Reporter, unsafe_seed: int | None, performance: bool
+) -> Outcome:
     try:
         make_private(config.private)
-        if due is not None and unsafe_seed is None:
-            reported = _report_published(config)
-            if reported is not None:
-                return reported
         if config.regime == "scores":
             # Queries that can't be used are found out before a large gallery is ingested.
             configured_queries(config, source_shape(config)[1])
@@ -189,7 +202,7 @@ def release(
             run.folder.check_settings(run.settings)
             newly = not run.published
             if newly:
-                _make(run, tee)
+                _make(run, tee, StageReports(run.folder.performance if performance else None))
             return _conclude(run, newly, timings)
     except OSError as error:
         raise RunFailed(
@@ -198,7 +211,7 @@ def release(
         ) from error
 
 
-def _report_published(config: Config) -> Outcome | None:
+def _reported(config: Config) -> Outcome | None:
     """The scheduled release of a period that is published, whatever became of its gallery since.
 
     The gallery of a schedule changes between its releases, and a job that is started once more must
@@ -276,7 +289,7 @@ def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Plac
     return str(settings["lineage"]), folder, config.output / release_id
 
 
-def _make(run: Run, reporter: Reporter) -> None:
+def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
     """Everything up to the manifest."""
     from pipeline import stages
     from pipeline.cluster import open_cluster
@@ -293,10 +306,13 @@ def _make(run: Run, reporter: Reporter) -> None:
         ):
             preflight(run, client, digest)
             key_commitment = _start(run, digest, reporter)
-            noisy = stages.perturb(run, client, reporter, key_commitment)
+            with reports.of("perturb"):
+                noisy = stages.perturb(run, client, reporter, key_commitment)
             _check_unchanged(run, digest)
-            post_processing = stages.project(run, client, reporter)
-            stages.publish(run, client, reporter)
+            with reports.of("project"):
+                post_processing = stages.project(run, client, reporter)
+            with reports.of("publish"):
+                stages.publish(run, client, reporter)
     manifest = _describe(run, noisy, post_processing)
     finish(run.release, sign(manifest, load_or_create_signing_key(run.config.private)))
 

@@ -86,6 +86,11 @@ class RunFolder:
         return self.path / "log.jsonl"
 
     @property
+    def performance(self) -> Path:
+        """Dask's reports of the stages, where they were asked for."""
+        return self.path / "performance"
+
+    @property
     def scratch(self) -> Path:
         """Where workers keep their own files."""
         return self.path / "scratch"

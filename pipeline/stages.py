@@ -52,7 +52,7 @@ def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -
     for receipt in _noisy_blocks(run, client, key_commitment):
         receipts[receipt.block] = receipt
         reporter.advance(len(receipts))
-    reporter.end(blocks=geometry.count)
+    reporter.end(blocks=geometry.count, bytes=_disk_bytes(run, "perturb"))
     ordered = [receipts[index] for index in range(geometry.count)]
     return NoisyRecord(
         sha256=blocks.combined_digest(ordered),
@@ -166,6 +166,11 @@ def _projected_blockwise(
     return project_blockwise(client, job, run.folder.solver, held, show).post_processing
 
 
+def _disk_bytes(run: Run, stage: str) -> int:
+    """Bytes that a stage leaves on disk, as planned."""
+    return sum(planned.disk_bytes for planned in run.plan.stages if planned.name == stage)
+
+
 def publish(run: Run, client: Client, reporter: Reporter) -> None:
     """Write the arrays of the release afresh, block by block."""
     counted = enumerate(
@@ -179,7 +184,7 @@ def publish(run: Run, client: Client, reporter: Reporter) -> None:
     for done, _ in counted:
         reporter.advance(done)
     _publish_ids(run, reporter)
-    reporter.end(blocks=done)
+    reporter.end(blocks=done, bytes=_disk_bytes(run, "publish"))
 
 
 def _publish_ids(run: Run, reporter: Reporter) -> None:

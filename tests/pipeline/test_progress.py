@@ -8,12 +8,15 @@ import os
 import pty
 import re
 import sys
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pipeline import progress
 from pipeline.progress import Bars, Checking, JsonLines, Tee, standard_reporter
+
+NOW = "2026-11-29T12:00:00.000+00:00"
 
 
 class Clock:
@@ -30,6 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fresh = Clock()
     monkeypatch.setattr(progress, "time", fresh)
+    monkeypatch.setattr(progress, "_now", lambda: NOW)
     return fresh
 
 
@@ -37,7 +41,9 @@ def events(stream: io.StringIO) -> list[dict[str, Any]]:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    return [json.loads(line, parse_constant=refuse) for line in stream.getvalue().splitlines()]
+    found = [json.loads(line, parse_constant=refuse) for line in stream.getvalue().splitlines()]
+    assert all(event.pop("time") == NOW for event in found)
+    return found
 
 
 def test_at_most_one_advance_a_second_is_written(clock: Clock) -> None:
@@ -84,7 +90,7 @@ def test_lines_are_written_at_once(clock: Clock) -> None:
             flushed.append(self.getvalue())
 
     JsonLines(Stream()).note("reserved", release="gram-a")
-    assert flushed == ['{"event": "reserved", "release": "gram-a"}\n']
+    assert flushed == [f'{{"time": "{NOW}", "event": "reserved", "release": "gram-a"}}\n']
 
 
 def test_a_tee_tells_everybody(clock: Clock) -> None:
@@ -117,7 +123,9 @@ def test_no_terminal_means_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with standard_reporter() as reporter:
         reporter.note("reserved", release="gram-a")
     captured = capsys.readouterr()
-    assert json.loads(captured.err) == {"event": "reserved", "release": "gram-a"}
+    line = json.loads(captured.err)
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
+    assert line == {"event": "reserved", "release": "gram-a"}
     assert captured.out == ""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import stat
 from typing import Any
 
 import pytest
 
 import pipeline.release
 from pipeline.budget import existing_ledger
-from pipeline.ledger import OverspendRefused
 from pipeline.preview import preview_periods
 from pipeline.release import release
 
@@ -21,7 +21,8 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
 ) -> None:
     curator.write_source()
     ledger = {**curator.settings["ledger"], "epsilon": 90.0}
-    config = curator.load(**SCHEDULE, ledger=ledger)
+    metrics = {"textfile": "scoreshield.prom"}
+    config = curator.load(**SCHEDULE, ledger=ledger, metrics=metrics)
     silent = toolbox.silent()
     assert preview_periods(config).outlook.fitting == 2
     first = release(config, silent, period="2026-08")
@@ -32,6 +33,10 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
     again = release(config, silent, period="2026-08")
     assert (again.newly, again.manifest) == (False, first.manifest)
     second = release(config, silent, period="2026-09")
+    told = (curator.root / "scoreshield.prom").read_text()
+    assert "scoreshield_last_exit_code 0.0" in told
+    assert 'scoreshield_stage_done{stage="perturb"} 15.0' in told
+    assert "scoreshield_budget_epsilon 90.0" in told
     assert (second.newly, second.manifest.shape.n) == (True, toolbox.n + 10)
     assert second.manifest.composition.lineage == first.manifest.composition.lineage
 
@@ -45,8 +50,9 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
         "similar-2026-08",
         "similar-2026-09",
     }
-    with pytest.raises(OverspendRefused):
-        release(config, silent, period="2026-10")
+    told = (curator.root / "scoreshield.prom").read_text()
+    assert "scoreshield_last_exit_code 4.0" in told
+    assert "scoreshield_budget_epsilon 0.0" in told
 
 
 def test_two_schedulers_in_one_period_spend_once(curator: Any) -> None:
@@ -69,8 +75,16 @@ def test_an_interrupted_period_is_resumed(curator: Any, toolbox: Any) -> None:
     config = curator.load(**SCHEDULE)
     with pytest.raises(toolbox.interrupted):
         release(config, toolbox.interrupt_at("perturb", 3), period="2026-08")
-    assert release(config, toolbox.silent(), period="2026-08").newly
+    assert release(config, toolbox.silent(), period="2026-08", performance=True).newly
     curator.assert_spent_once(release="similar-2026-08")
+    reports = config.private / "runs" / "similar-2026-08" / "performance"
+    assert stat.S_IMODE(reports.stat().st_mode) == 0o700
+    assert {file.name for file in reports.iterdir()} == {
+        "perturb.html",
+        "project.html",
+        "publish.html",
+    }
+    assert "perturb-" in (reports / "perturb.html").read_text()
 
 
 def test_a_published_period_is_settled_though_its_gallery_changed(
