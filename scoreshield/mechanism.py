@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from scoreshield import noise
 from scoreshield.calibration import exact_delta_holds, noise_multiplier, smallest_epsilon
 from scoreshield.errors import ParameterError
-from scoreshield.fixedpoint import (
-    FRACTION_BITS,
-    LARGEST_DIMENSION,
-    check_fixed,
-    exact_products,
-    to_integers,
-)
+from scoreshield.fixedpoint import FRACTION_BITS, check_fixed
+from scoreshield.products import FixedRows, products_of
 from scoreshield.sensitivity import (
     FULL_RANGE,
     Adjacency,
@@ -33,6 +28,7 @@ from scoreshield.sensitivity import (
     gram_sensitivity,
     scores_sensitivity,
 )
+from scoreshield.sparse import LARGEST_SPARSE_DIMENSION
 
 Regime = Literal["gram", "scores"]
 
@@ -141,8 +137,8 @@ def calibrate_scores(
 
 def noisy_block(
     mechanism: Mechanism,
-    left: NDArray[np.float32],
-    right: NDArray[np.float32],
+    left: FixedRows,
+    right: FixedRows,
     row: int,
     column: int,
     release_key: bytes,
@@ -163,21 +159,17 @@ def noisy_block(
     on_diagonal = mechanism.regime == "gram" and row == column
     if mechanism.regime == "gram":
         _check_above_diagonal(out.shape, row, column)
-    # Made once for all tiles: where freed memory goes straight back to the operating system, as in
-    # Dask workers, making them anew takes longer than filling them.
-    right_integers = np.empty((min(noise.TILE, right.shape[0]), right.shape[1]))
+    clean = products_of(left, right)
     products = np.empty(min(noise.TILE, left.shape[0]) * min(noise.TILE, right.shape[0]))
     for tile_row, rows in noise.tiles_overlapping(row, row + left.shape[0]):
         at_row = _span(tile_row, rows, row)
-        left_integers = to_integers(left[at_row])
         for tile_column, columns in noise.tiles_overlapping(column, column + right.shape[0]):
             if on_diagonal and tile_column < tile_row:
                 continue
             at_column = _span(tile_column, columns, column)
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             value = products[: shape[0] * shape[1]].reshape(shape)
-            part = to_integers(right[at_column], out=right_integers[: shape[1]])
-            exact_products(left_integers, part, out=value)
+            clean.tile(at_row, at_column, value)
             round_to_grid(value, mechanism)
             key = noise.tile_key(release_key, release_id, mechanism.regime, tile_row, tile_column)
             noise.add_tile_noise(
@@ -316,5 +308,5 @@ def _check_above_diagonal(shape: tuple[int, ...], row: int, column: int) -> None
 
 
 def _check_dimension(d: int) -> None:
-    if not 1 <= d <= LARGEST_DIMENSION:
-        raise ParameterError(f"embeddings have 1 to {LARGEST_DIMENSION} features, found {d}")
+    if not 1 <= d <= LARGEST_SPARSE_DIMENSION:
+        raise ParameterError(f"records have 1 to {LARGEST_SPARSE_DIMENSION} features, found {d}")

@@ -154,8 +154,8 @@ def test_scores_settings() -> None:
     [
         (1, 8, 1.0, DELTA, "at least 2 records, found 1"),
         (0, 8, 1.0, DELTA, "at least 2 records, found 0"),
-        (10, 0, 1.0, DELTA, "1 to 32768 features, found 0"),
-        (10, 32769, 1.0, DELTA, "1 to 32768 features, found 32769"),
+        (10, 0, 1.0, DELTA, "1 to 2147483647 features, found 0"),
+        (10, 2**31, 1.0, DELTA, "1 to 2147483647 features, found 2147483648"),
         (10, 8, 0.0, DELTA, "epsilon must lie in"),
         (10, 8, -1.0, DELTA, "epsilon must lie in"),
         (10, 8, math.nan, DELTA, "epsilon must lie in .* found nan"),
