@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zarr
@@ -40,6 +40,9 @@ _SHOWN_CHUNKS = 5
 Location = str | os.PathLike[str] | ObjectPath
 """A path or a URL."""
 
+RecordKind = Literal["item", "user"]
+"""What a record of interactions is: one item with all its users' values, or the reverse."""
+
 
 @dataclass(frozen=True)
 class Gallery:
@@ -52,6 +55,8 @@ class Gallery:
     d : number of features of a record.
     lineage : 32 hexadecimal digits made at ingest; the ledger keeps one budget a lineage.
     id_width : bytes of a stored id; None where no ids were declared public.
+    sparse : whether its rows are stored as in :mod:`pipeline.sparse_gallery`.
+    record_kind : what a record of interactions is; None for embeddings.
     """
 
     path: str
@@ -59,6 +64,8 @@ class Gallery:
     d: int
     lineage: str
     id_width: int | None = None
+    sparse: bool = False
+    record_kind: RecordKind | None = None
 
 
 def chunk_rows(n: int, d: int) -> int:
@@ -66,9 +73,14 @@ def chunk_rows(n: int, d: int) -> int:
     return max(1, min(n, CHUNK_BYTES // (4 * d)))
 
 
+def create_group(path: str) -> zarr.Group:
+    """The group of a gallery that is being made, which may hold ids already."""
+    return zarr.open_group(_store(path, read_only=False), mode="a", zarr_format=3)
+
+
 def create_embeddings(path: str, n: int, d: int) -> zarr.Array[Any]:
     """Make the group and its empty array ``embeddings`` (n, d) in the layout of this module."""
-    group = zarr.open_group(_store(path, read_only=False), mode="a", zarr_format=3)
+    group = create_group(path)
     return group.create_array(
         ARRAY_NAME,
         shape=(n, d),
@@ -86,7 +98,7 @@ def create_embeddings(path: str, n: int, d: int) -> zarr.Array[Any]:
 
 def create_ids(path: str, n: int, width: int) -> zarr.Array[Any]:
     """Make the empty array ``ids`` (n, width) of a gallery whose ids are public."""
-    group = zarr.open_group(_store(path, read_only=False), mode="a", zarr_format=3)
+    group = create_group(path)
     return group.create_array(
         ids.ARRAY_NAME,
         shape=(n, width),
@@ -171,6 +183,10 @@ def open_gallery(path: Location) -> Gallery:
             f"{path}: found a gallery of format version {attributes[MARKER]!r}, expected "
             f"{FORMAT_VERSION}. Ingest its source again with this version of ScoreShield."
         )
+    if "form" in attributes:
+        from pipeline.sparse_gallery import open_sparse
+
+        return open_sparse(location, attributes)
     n, d = _check_layout(location, attributes)
     _check_chunks(location, n, d)
     return Gallery(location, n, d, str(attributes["lineage"]), attributes.get("id_width"))
@@ -230,14 +246,25 @@ def content_digest(gallery: Gallery) -> bytes:
     """SHA-256 of what the gallery holds, independent of its chunks.
 
     Covers the format version, n and d as little-endian 64-bit integers, then the little-endian
-    float32 values row by row; not the ids. Private: a public digest would let anyone test a
-    guessed gallery.
+    float32 values row by row; not the ids. A sparse gallery has a digest of its own kind
+    (:func:`pipeline.sparse_gallery.sparse_digest`). Private: a public digest would let anyone test
+    a guessed gallery.
     """
+    if gallery.sparse:
+        from pipeline.sparse_gallery import sparse_digest
+
+        return sparse_digest(gallery)
     digest = hashlib.sha256(b"scoreshield gallery")
     digest.update(struct.pack("<3Q", FORMAT_VERSION, gallery.n, gallery.d))
     for start, stop in panels(gallery.n, chunk_rows(gallery.n, gallery.d)):
         digest.update(read_rows(gallery.path, start, stop).astype("<f4", copy=False).data)
     return digest.digest()
+
+
+def open_group(path: str, *, writable: bool = False) -> zarr.Group:
+    """The Zarr group of the gallery at ``path``."""
+    store = _store(path, read_only=not writable)
+    return zarr.open_group(store, mode="r+" if writable else "r", use_consolidated=False)
 
 
 def panels(n: int, rows: int) -> Iterator[tuple[int, int]]:

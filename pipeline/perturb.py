@@ -8,6 +8,7 @@ the task.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from pipeline.gallery import read_rows
 from pipeline.geometry import Geometry, Rectangle, Triangle
 from pipeline.keyfile import read_committed_key
 from pipeline.queries import kept_queries
+from pipeline.sparse_gallery import column_of_feature, read_sparse
 from scoreshield.mechanism import Mechanism, noisy_block
+from scoreshield.products import FixedRows
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class PerturbJob:
     release_id: str
     mechanism: Mechanism
     triangle: Triangle
+    sparse: bool = False
+    """Whether the gallery's rows are sparse."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class ScoresJob:
     release_id: str
     mechanism: Mechanism
     rectangle: Rectangle
+    sparse: bool = False
+    """Whether the gallery's rows are sparse."""
 
 
 def perturb_block(job: PerturbJob, index: int) -> Receipt:
@@ -59,14 +66,14 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
     ------
     IntegrityFailure
         The gallery or the key can't be read, or a row breaks the bounds that the sensitivity rests
-        on, which :func:`pipeline.gallery.read_rows` checks exactly each time.
+        on, which reading checks exactly each time.
     """
     done = _intact_receipt(job, index)
     if done is not None:
         return done
     rows, columns = job.triangle.region(index)
-    left = read_rows(job.gallery, rows.start, rows.stop)
-    right = left if rows == columns else read_rows(job.gallery, columns.start, columns.stop)
+    left = _records(job, rows)
+    right = left if rows == columns else _records(job, columns)
     return _write_noisy(job, job.triangle, index, left, right)
 
 
@@ -82,9 +89,28 @@ def perturb_scores(job: ScoresJob, index: int) -> Receipt:
     if done is not None:
         return done
     rows, columns = job.rectangle.region(index)
-    queries = kept_queries(job.queries, job.queries_sha256)[rows]
-    records = read_rows(job.gallery, columns.start, columns.stop)
-    return _write_noisy(job, job.rectangle, index, queries, records)
+    queries = (
+        _queries_by_column(job.queries, job.queries_sha256, job.gallery)
+        if job.sparse
+        else kept_queries(job.queries, job.queries_sha256)
+    )
+    return _write_noisy(job, job.rectangle, index, queries[rows], _records(job, columns))
+
+
+def _records(job: PerturbJob | ScoresJob, span: slice) -> FixedRows:
+    """A panel of records."""
+    read = read_sparse if job.sparse else read_rows
+    return read(job.gallery, span.start, span.stop)
+
+
+@lru_cache(maxsize=2)
+def _queries_by_column(path: str, sha256: str, gallery: str) -> NDArray[np.float32]:
+    """All queries (m, d) of a run, their features in the order of a sparse gallery's columns."""
+    queries = kept_queries(path, sha256)
+    ordered = np.empty_like(queries)
+    ordered[:, column_of_feature(gallery)] = queries
+    ordered.flags.writeable = False
+    return ordered
 
 
 def _intact_receipt(job: PerturbJob | ScoresJob, index: int) -> Receipt | None:
@@ -96,8 +122,8 @@ def _write_noisy(
     job: PerturbJob | ScoresJob,
     geometry: Geometry,
     index: int,
-    left: NDArray[np.float32],
-    right: NDArray[np.float32],
+    left: FixedRows,
+    right: FixedRows,
 ) -> Receipt:
     """Inner products, noise, block and receipt; what is clean ends with this call."""
     rows, columns = geometry.region(index)

@@ -84,6 +84,7 @@ def _gram_job(run: Run, plan: GramPlan, key_commitment: str) -> PerturbJob:
         release_id=run.release_id,
         mechanism=run.mechanism,
         triangle=plan.triangle,
+        sparse=run.gallery.sparse,
     )
 
 
@@ -99,6 +100,7 @@ def _scores_job(run: Run, plan: ScoresPlan, key_commitment: str) -> ScoresJob:
         release_id=run.release_id,
         mechanism=run.mechanism,
         rectangle=plan.rectangle,
+        sparse=run.gallery.sparse,
     )
 
 
