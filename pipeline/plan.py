@@ -13,6 +13,7 @@ from typing import Literal
 
 from pipeline.errors import ConfigurationError
 from pipeline.geometry import Geometry, Triangle
+from pipeline.panel_memory import FLOAT32, FLOAT64, DensePanels, PanelMemory
 from pipeline.plan_blockwise import BlockwisePlan, plan_blockwise
 from scoreshield.encoding import Encoding, Precision, choose_encoding
 from scoreshield.forecast import GramForecast, forecast_gram
@@ -29,7 +30,6 @@ USABLE_SHARE = 0.8
 MOST_TASKS = 10_000
 """Tasks a stage may have; the scheduler slows down far above it."""
 
-FLOAT32, FLOAT64 = 4, 8
 TILE_SCRATCH = TILE * TILE * FLOAT64 + 4 * MIB
 """Products of one tile in float64 and a few rows of noise (measured)."""
 DISK_PER_TASK = 4096 + 64
@@ -119,8 +119,13 @@ def plan_release(
     workers: int = 1,
     form: Form = "auto",
     precision: Precision = "auto",
+    panels: PanelMemory | None = None,
 ) -> GramPlan:
     """Count blocks, tasks, bytes and memory of a Gram release.
+
+    Parameters
+    ----------
+    panels : what panels of the gallery cost; by default those of embeddings of d features.
 
     Raises
     ------
@@ -144,7 +149,9 @@ def plan_release(
     if method != "none" and (form == "blockwise" or (form == "auto" and n > LARGEST_DENSE)):
         threads = workers * threads_per_worker
         blockwise = plan_blockwise(mechanism, triangle, encoding, method, threads)
-    stages = [_perturb(mechanism, triangle, encoding, threads_per_worker)]
+    stages = [
+        _perturb(panels or DensePanels(mechanism.d), triangle, encoding, threads_per_worker)
+    ]
     if blockwise is not None:
         stages.append(_project_blockwise(triangle, blockwise, threads_per_worker))
     elif method != "none":
@@ -210,19 +217,16 @@ def show_bytes(count: int) -> str:
 
 
 def _perturb(
-    mechanism: Mechanism, triangle: Triangle, encoding: Encoding, threads: int
+    panels: PanelMemory, triangle: Triangle, encoding: Encoding, threads: int
 ) -> StagePlan:
     """The largest of: reading a row panel, computing a tile, encoding the block."""
-    side, d = min(triangle.side, triangle.n), mechanism.d
-    panels = 2 * side * d * FLOAT32
-    # Chunks as bytes, and as bytes whose checksum was taken off.
-    reading = 2 * side * d * FLOAT32
+    side = min(triangle.side, triangle.n)
     block = triangle.side**2 * FLOAT32
-    computing = block + TILE_SCRATCH + 3 * min(side, TILE) * d * FLOAT64
+    computing = block + TILE_SCRATCH + panels.computing(side)
     stored = triangle.side**2 * encoding.bytes
     # As computed; as bytes, and as bytes with their checksum; as codes, and padded codes.
     storing = block + (2 if encoding.step is None else 4) * stored
-    task = panels + max(reading, computing, storing)
+    task = 2 * panels.held(side) + max(panels.reading(side), computing, storing)
     disk = triangle.count * (stored + DISK_PER_TASK) + DISK_PER_STAGE
     return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)
 

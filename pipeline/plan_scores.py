@@ -11,11 +11,10 @@ from typing import Literal
 
 from pipeline.errors import ConfigurationError
 from pipeline.geometry import Rectangle
+from pipeline.panel_memory import FLOAT32, DensePanels, PanelMemory
 from pipeline.plan import (
     DISK_PER_STAGE,
     DISK_PER_TASK,
-    FLOAT32,
-    FLOAT64,
     MIB,
     MOST_TASKS,
     TILE_SCRATCH,
@@ -65,6 +64,7 @@ def plan_scores(
     queries: Queries,
     block_side: int | Literal["auto"],
     threads_per_worker: int,
+    panels: PanelMemory | None = None,
 ) -> ScoresPlan:
     """Count blocks, tasks, bytes and memory of a release of scores.
 
@@ -72,6 +72,7 @@ def plan_scores(
     ----------
     queries : what ``mechanism`` was calibrated for.
     block_side : records of one block.
+    panels : what panels of the gallery cost; by default those of embeddings of d features.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def plan_scores(
         )
     rows = chunk_rows(m, n)
     stages = (
-        _perturb(mechanism, rectangle, threads_per_worker),
+        _perturb(panels or DensePanels(d), d, rectangle, threads_per_worker),
         _publish(rectangle, rows, threads_per_worker),
     )
     forecast = forecast_scores(mechanism)
@@ -123,19 +124,16 @@ def chunk_rows(m: int, n: int) -> int:
     return min(m, rows)
 
 
-def _perturb(mechanism: Mechanism, rectangle: Rectangle, threads: int) -> StagePlan:
+def _perturb(panels: PanelMemory, d: int, rectangle: Rectangle, threads: int) -> StagePlan:
     """The largest of: reading a panel of records, computing a tile, encoding the block."""
-    d, (rows, columns) = mechanism.d, rectangle.shape
+    rows, columns = rectangle.shape
     queries = 2 * rectangle.m * d * FLOAT32
-    panel = columns * d * FLOAT32
-    # Chunks as bytes, and as bytes whose checksum was taken off.
-    reading = 2 * panel
     block = rows * columns * FLOAT32
     tile = TILE_SCRATCH * rows // TILE + 4 * MIB
-    computing = block + tile + (rows + 2 * min(columns, TILE)) * d * FLOAT64
+    computing = block + tile + panels.scoring(rows, columns)
     # As an array, as bytes, and as bytes with their checksum.
     encoding = 3 * block
-    task = panel + max(reading, computing, encoding)
+    task = panels.held(columns) + max(panels.reading(columns), computing, encoding)
     disk = rectangle.count * (block + DISK_PER_TASK) + queries + DISK_PER_STAGE
     return StagePlan("perturb", rectangle.count, WORKER_BASELINE + queries + threads * task, disk)
 

@@ -22,10 +22,12 @@ from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import Gallery, is_gallery
 from pipeline.place import Place
+from pipeline.panel_memory import PanelMemory, SparsePanels
 from pipeline.plan import GramPlan, plan_release
 from pipeline.plan_scores import ScoresPlan, plan_scores
 from pipeline.publish import MANIFEST
 from pipeline.queries import Queries, load_queries
+from pipeline.sparse_gallery import row_pointers
 from scoreshield.errors import InputRejected
 from scoreshield.mechanism import Mechanism, calibrate_gram
 from scoreshield.prepared import scores_mechanism
@@ -255,7 +257,7 @@ def prepare_run(config: Config, gallery: Gallery) -> Run:
     return Run(
         config,
         gallery,
-        plan_for(config, gallery.n, gallery.d, queries),
+        plan_for(config, gallery.n, gallery.d, queries, panel_memory(gallery)),
         release_id,
         RunFolder(config.private / "runs" / release_id),
         config.output / release_id,
@@ -294,6 +296,8 @@ def run_settings(
         "privacy": config.privacy.model_dump(mode="json"),
         "arrays": sorted(config.arrays),
     }
+    if gallery.record_kind is not None:
+        settings["record_kind"] = gallery.record_kind
     if queries is None:
         return {
             **settings,
@@ -321,10 +325,22 @@ def configured_queries(config: Config, d: int) -> Queries | None:
     return load_queries(config.queries, config.queries_key, d)
 
 
+def panel_memory(gallery: Gallery) -> PanelMemory | None:
+    """What panels of a sparse gallery cost; None for embeddings, whose size says it."""
+    return SparsePanels(gallery.d, row_pointers(gallery.path)) if gallery.sparse else None
+
+
 def plan_for(
-    config: Config, n: int, d: int, queries: Queries | None = None
+    config: Config,
+    n: int,
+    d: int,
+    queries: Queries | None = None,
+    panels: PanelMemory | None = None,
 ) -> GramPlan | ScoresPlan:
-    """The plan of a configuration for a gallery of n records of d features."""
+    """The plan of a configuration for a gallery of n records of d features.
+
+    ``panels`` says what the gallery's panels cost where they are not those of embeddings.
+    """
     if queries is not None:
         privacy = config.privacy
         mechanism = scores_mechanism(
@@ -335,7 +351,9 @@ def plan_for(
             privacy.to_adjacency(),
             privacy.to_score_range(),
         )
-        return plan_scores(mechanism, queries, config.block_side, config.cluster.threads_per_worker)
+        return plan_scores(
+            mechanism, queries, config.block_side, config.cluster.threads_per_worker, panels
+        )
     plan = plan_release(
         calibrate(config, n, d),
         config.projection.method,
@@ -345,6 +363,7 @@ def plan_for(
         config.cluster.workers,
         config.projection.form,
         config.precision,
+        panels,
     )
     _check_rank(config, plan)
     return plan
