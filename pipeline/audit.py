@@ -22,6 +22,7 @@ from pipeline.gallery import Gallery, read_rows
 from pipeline.progress import Reporter
 from pipeline.run import calibrate
 from pipeline.sources import prepare_gallery
+from pipeline.sparse_gallery import read_sparse
 from scoreshield.attacks import (
     MembershipResult,
     ReconstructionResult,
@@ -40,6 +41,7 @@ from scoreshield.audit import (
     plan_audit,
     tally_releases,
 )
+from scoreshield.fixedpoint import LARGEST_DIMENSION
 
 CURATOR_ONLY = "CURATOR ONLY: computed from the private gallery; do not publish"
 
@@ -164,9 +166,22 @@ def _tally_in_processes(
 
 def _sample(gallery: Gallery) -> NDArray[np.float32]:
     """At most 300 records (k, d), evenly spaced: galleries are often sorted by class."""
+    if gallery.d > LARGEST_DIMENSION:
+        raise ConfigurationError(
+            f"gallery: the attacks of an audit write records out, and those of {gallery.path} have "
+            f"{gallery.d} features, more than {LARGEST_DIMENSION}; audit the same privacy section "
+            "on a gallery with fewer features, whose noise comes from the same mechanism"
+        )
     count = min(_ATTACKED_RECORDS, gallery.n)
     chosen = [index * gallery.n // count for index in range(count)]
-    return np.concatenate([read_rows(gallery.path, index, index + 1) for index in chosen])
+    return np.concatenate([_record(gallery, index) for index in chosen])
+
+
+def _record(gallery: Gallery, index: int) -> NDArray[np.float32]:
+    """One record (1, d), written out."""
+    if gallery.sparse:
+        return read_sparse(gallery.path, index, index + 1).dense()
+    return read_rows(gallery.path, index, index + 1)
 
 
 def _membership_line(result: MembershipResult) -> str:

@@ -220,6 +220,44 @@ class Metrics(Section):
     )
 
 
+def _as_texts(value: object) -> object:
+    """Columns by position as the text that a command line would have."""
+    if isinstance(value, list):
+        return [str(one) if type(one) is int else one for one in value]
+    return value
+
+
+class Ratings(Section):
+    """A text file of ratings as the source: lines of user, item and value."""
+
+    by: Literal["item", "user"] | None = Field(
+        default=None,
+        description="Makes the gallery a file of ratings, and says what a record is, and so what "
+        "is protected: an `item` with all its users' ratings, or a `user` with all of theirs.",
+    )
+    columns: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] | None = Field(
+        default=None,
+        description="Columns of user, item and rating, by name or by position from 1; two of them "
+        "where every interaction counts 1. By default they are recognised, or the first three.",
+    )
+    duplicates: Literal["refuse", "last", "sum"] = Field(
+        default="refuse",
+        description="A pair of user and item that comes more than once is refused, or its `last` "
+        "rating counts, or their `sum`.",
+    )
+    records: Path | None = Field(
+        default=None,
+        description="File whose first column lists the ids of all records; those without ratings "
+        "are zero rows.",
+    )
+
+    @model_validator(mode="after")
+    def _says_what_a_record_is(self) -> Ratings:
+        if self.by is None and self.model_fields_set:
+            raise ValueError("by: expected 'item' or 'user', found nothing")
+        return self
+
+
 _LONGEST_TEXT = 2**18
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
@@ -250,6 +288,7 @@ class Config(Section):
         default="refuse",
         description="`substitute` maps records without direction to one fixed unit vector.",
     )
+    ratings: Ratings = Ratings()
     lineage: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{32}$",
@@ -375,6 +414,15 @@ class Config(Section):
             return metrics
         return metrics.model_copy(update={"textfile": anchored(metrics.textfile, info)})
 
+    @field_validator("ratings")
+    @classmethod
+    def _records_relative_to_the_configuration(
+        cls, ratings: Ratings, info: ValidationInfo
+    ) -> Ratings:
+        if ratings.records is None:
+            return ratings
+        return ratings.model_copy(update={"records": anchored(ratings.records, info)})
+
     @field_validator("release")
     @classmethod
     def _release_is_a_folder_name(cls, name: str | None) -> str | None:
@@ -418,6 +466,15 @@ class Config(Section):
             raise ValueError(
                 f"release: expected at most {_LONGEST_SCHEDULED_NAME} characters where a period is "
                 f"added to them, found {len(self.release)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ratings_have_no_key(self) -> Config:
+        if self.ratings.by is not None and self.key is not None:
+            raise ValueError(
+                f"key: a file of ratings holds no arrays, found key {self.key}; name its columns "
+                "under ratings"
             )
         return self
 

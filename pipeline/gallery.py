@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -29,6 +29,7 @@ from pipeline.object_path import ObjectPath
 from pipeline.place import place_of, resolved, stored_files, zarr_store
 from scoreshield.errors import InputRejected, ScoreShieldError
 from scoreshield.fixedpoint import FRACTION_BITS, check_fixed
+from scoreshield.interactions import RecordKind
 
 FORMAT_VERSION = 1
 MARKER = "scoreshield_gallery"
@@ -39,9 +40,6 @@ _SHOWN_CHUNKS = 5
 
 Location = str | os.PathLike[str] | ObjectPath
 """A path or a URL."""
-
-RecordKind = Literal["item", "user"]
-"""What a record of interactions is: one item with all its users' values, or the reverse."""
 
 
 @dataclass(frozen=True)

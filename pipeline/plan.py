@@ -149,9 +149,7 @@ def plan_release(
     if method != "none" and (form == "blockwise" or (form == "auto" and n > LARGEST_DENSE)):
         threads = workers * threads_per_worker
         blockwise = plan_blockwise(mechanism, triangle, encoding, method, threads)
-    stages = [
-        _perturb(panels or DensePanels(mechanism.d), triangle, encoding, threads_per_worker)
-    ]
+    stages = [_perturb(panels or DensePanels(mechanism.d), triangle, encoding, threads_per_worker)]
     if blockwise is not None:
         stages.append(_project_blockwise(triangle, blockwise, threads_per_worker))
     elif method != "none":

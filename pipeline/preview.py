@@ -24,7 +24,9 @@ from pipeline.plan import GramPlan, show_bytes
 from pipeline.plan_scores import ScoresPlan
 from pipeline.run import configured_queries, plan_for, prepare_run
 from pipeline.schedule import Outlook, outlook, scheduled
-from pipeline.sources import latest_gallery, publishes_ids, source_shape
+from pipeline.sources import latest_gallery, publishes_ids, source_size
+from scoreshield.interactions import RecordKind
+from scoreshield.manifest import privacy_unit
 
 _IDS = "ids: the ids of the records were declared public, and are published as they are"
 
@@ -42,6 +44,8 @@ class Preview:
     """Why the ledger would refuse the release; None where it would not."""
     publishes_ids: bool
     """Whether the records' ids are published with it, as they are."""
+    record_kind: RecordKind | None = None
+    """What a record of interactions is; None for embeddings."""
     outlook: Outlook | None = None
     """How many periods of a schedule the budget lasts, where that was asked for."""
 
@@ -50,6 +54,8 @@ class Preview:
         plan, mechanism = self.plan, self.plan.mechanism
         return {
             "regime": mechanism.regime,
+            "record_kind": self.record_kind,
+            "protects": self.protects,
             "n": mechanism.n,
             "d": mechanism.d,
             "m": mechanism.m,
@@ -87,6 +93,11 @@ class Preview:
         }
 
     @property
+    def protects(self) -> str:
+        """The privacy unit, in words."""
+        return privacy_unit(self.plan.mechanism.guarantee, self.record_kind)
+
+    @property
     def after_epsilon(self) -> float | None:
         """ε spent once the release is made; a release that is in the ledger spends nothing more."""
         return self.spend.after_epsilon if self.state is None else self.spend.spent_epsilon
@@ -97,6 +108,7 @@ class Preview:
         return "\n".join(
             [
                 *_guarantee_lines(plan),
+                f"protected: {self.protects}",
                 *([_IDS] if self.publishes_ids else []),
                 "",
                 *_forecast_lines(plan),
@@ -128,13 +140,14 @@ class Preview:
 def preview(config: Config) -> Preview:
     """Plan a configuration and ask the ledger; nothing is written.
 
-    Of the gallery the header is read and nothing else. Queries are public, and read: the noise of a
-    joint release depends on them. Of a schedule the release of the present period is planned.
+    Of a gallery the header is read and nothing else, of interactions how many each record has.
+    Queries are public, and read: the noise of a joint release depends on them. Of a schedule the
+    release of the present period is planned.
     """
     config = scheduled(config)
-    n, d = source_shape(config)
-    named = publishes_ids(config)
-    plan = plan_for(config, n, d, configured_queries(config, d))
+    size = source_size(config)
+    plan = plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
+    public = publishes_ids(config), size.record_kind
     # What was spent is spent whatever became of the source since, so the newest gallery answers.
     gallery = latest_gallery(config)
     account = existing_account(config, gallery) if gallery is not None else None
@@ -142,16 +155,16 @@ def preview(config: Config) -> Preview:
     if account is None or gallery is None:
         spend = forecast_spend(configured_budget(config), Fraction(0), request)
         refusal = _refusal(spend, lambda: check_may_create(config, gallery))
-        return Preview(plan, spend, ledger_exists(config), None, refusal, named)
+        return Preview(plan, spend, ledger_exists(config), None, refusal, *public)
     spend = forecast_spend(account.budget, account.spent, request)
     run = prepare_run(config, gallery)
     run.folder.check_settings(run.settings)
     entry = account.find(run.release_id)
     if entry is not None:
         refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
-        return Preview(plan, spend, True, entry.state, refusal, named)
+        return Preview(plan, spend, True, entry.state, refusal, *public)
     refusal = _refusal(spend, lambda: _check_account(config, account, request))
-    return Preview(plan, spend, True, None, refusal, named)
+    return Preview(plan, spend, True, None, refusal, *public)
 
 
 def preview_periods(config: Config) -> Preview:

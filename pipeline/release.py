@@ -584,6 +584,7 @@ def _describe(run: Run, noisy: NoisyRecord, post_processing: PostProcessing) -> 
         composition=_composition(run) if run.unsafe_seed is None else None,
         queries_sha256=None if run.queries is None else run.queries.sha256,
         not_private_reason=_not_private_reason(run),
+        record_kind=run.gallery.record_kind,
     )
 
 

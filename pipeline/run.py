@@ -21,13 +21,13 @@ from pipeline.config import NOT_PRIVATE_SUFFIX, Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import Gallery, is_gallery
+from pipeline.panel_memory import PanelMemory
 from pipeline.place import Place
-from pipeline.panel_memory import PanelMemory, SparsePanels
 from pipeline.plan import GramPlan, plan_release
 from pipeline.plan_scores import ScoresPlan, plan_scores
 from pipeline.publish import MANIFEST
 from pipeline.queries import Queries, load_queries
-from pipeline.sparse_gallery import row_pointers
+from pipeline.sparse_gallery import panels_of
 from scoreshield.errors import InputRejected
 from scoreshield.mechanism import Mechanism, calibrate_gram
 from scoreshield.prepared import scores_mechanism
@@ -257,7 +257,7 @@ def prepare_run(config: Config, gallery: Gallery) -> Run:
     return Run(
         config,
         gallery,
-        plan_for(config, gallery.n, gallery.d, queries, panel_memory(gallery)),
+        plan_for(config, gallery.n, gallery.d, queries, panels_of(gallery)),
         release_id,
         RunFolder(config.private / "runs" / release_id),
         config.output / release_id,
@@ -323,11 +323,6 @@ def configured_queries(config: Config, d: int) -> Queries | None:
             "public embeddings, in a file that was never ingested"
         )
     return load_queries(config.queries, config.queries_key, d)
-
-
-def panel_memory(gallery: Gallery) -> PanelMemory | None:
-    """What panels of a sparse gallery cost; None for embeddings, whose size says it."""
-    return SparsePanels(gallery.d, row_pointers(gallery.path)) if gallery.sparse else None
 
 
 def plan_for(

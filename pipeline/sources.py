@@ -12,25 +12,65 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipeline.config import Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError
 from pipeline.gallery import Gallery, is_gallery, open_gallery, stored_lineage
 from pipeline.ingest import ingest, open_source
+from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_ratings, open_ratings
 from pipeline.object_path import ObjectPath
+from pipeline.panel_memory import PanelMemory, SparsePanels
 from pipeline.progress import Reporter
+from pipeline.sparse_gallery import panels_of
 from scoreshield.errors import InputRejected
+from scoreshield.interactions import RecordKind
+
+
+@dataclass(frozen=True)
+class SourceSize:
+    """What a plan needs to know of a source: n records of d features, and what panels cost."""
+
+    n: int
+    d: int
+    panels: PanelMemory | None = None
+    """None for embeddings, whose size says it."""
+    record_kind: RecordKind | None = None
+    """What a record of interactions is; None for embeddings."""
+
+
+def source_size(config: Config) -> SourceSize:
+    """Size of the configured source, from its header; of ratings, by counting them."""
+    if config.ratings.by is None and not is_gallery(config.gallery):
+        return SourceSize(*open_source(_local_source(config), config.key).shape)
+    gallery = known_gallery(config)
+    if gallery is not None:
+        return SourceSize(gallery.n, gallery.d, panels_of(gallery), gallery.record_kind)
+    options = _ratings_options(config)
+    counts = count_ratings(_local_source(config), options)
+    pointers = np.concatenate([[0], np.cumsum(counts.entries)])
+    return SourceSize(counts.n, counts.d, SparsePanels(counts.d, pointers), options.by)
 
 
 def source_shape(config: Config) -> tuple[int, int]:
-    """(n, d) of the configured source, from its header alone."""
-    if is_gallery(config.gallery):
-        gallery = open_gallery(config.gallery)
-        return gallery.n, gallery.d
-    return open_source(_local_source(config), config.key).shape
+    """(n, d) of the configured source, as :func:`source_size`."""
+    size = source_size(config)
+    return size.n, size.d
+
+
+def _ratings_options(config: Config) -> RatingsOptions:
+    ratings = config.ratings
+    if ratings.by is None:
+        raise ConfigurationError(
+            f"gallery: {config.gallery} is no gallery; ratings are read where ratings.by says "
+            "what a record is"
+        )
+    return RatingsOptions(ratings.by, ratings.columns, ratings.duplicates, ratings.records)
 
 
 def _local_source(config: Config) -> Path:
@@ -91,11 +131,22 @@ def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
     gallery = known_gallery(config)
     if gallery is not None:
         return gallery
-    n, _ = source_shape(config)
+    n = _check_source(config)
     copy = make_private(_copy_folder(config))
     with _ingesting(copy):
         # Whoever held the folder may have ingested the same source meanwhile.
         return known_gallery(config) or _ingested(config, copy, n, reporter)
+
+
+def _check_source(config: Config) -> int | None:
+    """Refuse what can't be ingested before a folder is made for it.
+
+    Returns the number of records, which a file of ratings tells only once it is read.
+    """
+    if config.ratings.by is None:
+        return source_shape(config)[0]
+    open_ratings(_local_source(config), config.ratings.columns)
+    return None
 
 
 @contextmanager
@@ -106,23 +157,35 @@ def _ingesting(copy: Path) -> Iterator[None]:
         yield
 
 
-def _ingested(config: Config, copy: Path, n: int, reporter: Reporter) -> Gallery:
+def _ingested(config: Config, copy: Path, n: int | None, reporter: Reporter) -> Gallery:
     earlier = stored_lineage(copy / "gallery.zarr")
     if earlier is not None:
         _check_lineage(earlier, config)
     # Before the source is read: one that changes meanwhile is read again the next time.
     stamp = _stamp(config)
-    reporter.begin("ingest", n, "records")
-    gallery = ingest(
-        _local_source(config),
-        copy / "gallery.zarr",
-        key=config.key,
-        public_ids=config.public_ids,
-        zero_rows=config.zero_rows,
-        lineage=config.lineage,
-        overwrite=True,
-        progress=lambda done, _total: reporter.advance(done),
-    )
+    reporter.begin("ingest", n, "records" if config.ratings.by is None else "ratings")
+    if config.ratings.by is None:
+        gallery = ingest(
+            _local_source(config),
+            copy / "gallery.zarr",
+            key=config.key,
+            public_ids=config.public_ids,
+            zero_rows=config.zero_rows,
+            lineage=config.lineage,
+            overwrite=True,
+            progress=lambda done, _total: reporter.advance(done),
+        )
+    else:
+        gallery = ingest_ratings(
+            _local_source(config),
+            copy / "gallery.zarr",
+            _ratings_options(config),
+            public_ids=config.public_ids,
+            zero_rows=config.zero_rows,
+            lineage=config.lineage,
+            overwrite=True,
+            progress=reporter.advance,
+        )
     write_atomically(copy / "source.json", json.dumps(stamp).encode())
     reporter.end()
     return gallery
@@ -134,6 +197,11 @@ def _with_lineage(gallery: Gallery, config: Config) -> Gallery:
         raise ConfigurationError(
             f"public_ids: {config.gallery} is a gallery without ids; leave the key out, or ingest "
             f"its source again with --public-ids {config.public_ids}"
+        )
+    if config.ratings.by not in (None, gallery.record_kind):
+        raise ConfigurationError(
+            f"ratings.by: the gallery of {config.gallery} has records of kind "
+            f"{gallery.record_kind or 'embedding'}, the configuration says {config.ratings.by}"
         )
     return gallery
 
@@ -148,7 +216,9 @@ def _check_lineage(lineage: str, config: Config) -> None:
 
 def _copy_folder(config: Config) -> Path:
     source = _local_source(config)
-    named = hashlib.sha256(f"{source}\0{config.key}".encode()).hexdigest()[:12]
+    # Ratings by item and by user are two galleries of one file, with a budget each.
+    which = config.key if config.ratings.by is None else f"by {config.ratings.by}"
+    named = hashlib.sha256(f"{source}\0{which}".encode()).hexdigest()[:12]
     return config.private / "galleries" / f"{source.stem[:40]}-{named}"
 
 
@@ -161,13 +231,22 @@ def _recorded_stamp(copy: Path) -> Any:
 
 def _stamp(config: Config) -> Any:
     """What tells a changed source: name, size and time of each file, and how it is read."""
-    root = _local_source(config)
+    stamp = {"files": _files(_local_source(config)), "zero_rows": config.zero_rows}
+    if config.public_ids is not None:
+        stamp["public_ids"] = config.public_ids
+    ratings = config.ratings
+    if ratings.by is None:
+        return stamp
+    listed = None if ratings.records is None else _files(ratings.records)
+    return {**stamp, "ratings": ratings.model_dump(mode="json"), "listed": listed}
+
+
+def _files(root: Path) -> str:
+    """Digest of the name, size and time of each file at or below a path."""
     files = sorted(root.rglob("*")) if root.is_dir() else [root]
     described = "\n".join(
         f"{file.relative_to(root)} {status.st_size} {status.st_mtime_ns}"
         for file in files
         if file.is_file() and (status := os.stat(file))
     )
-    digest = hashlib.sha256(described.encode()).hexdigest()
-    stamp = {"files": digest, "zero_rows": config.zero_rows}
-    return stamp if config.public_ids is None else {**stamp, "public_ids": config.public_ids}
+    return hashlib.sha256(described.encode()).hexdigest()

@@ -28,13 +28,14 @@ import numpy as np
 import zarr
 import zarr.codecs
 from numpy.typing import NDArray
-from zarr.abc.store import Store
-from zarr.core.sync import sync
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery import FORMAT_VERSION, MARKER, Gallery, RecordKind, open_group
+from pipeline.gallery import FORMAT_VERSION, MARKER, Gallery, open_group
+from pipeline.panel_memory import SparsePanels
+from pipeline.place import place_of, stored_files
 from scoreshield.errors import ScoreShieldError
 from scoreshield.fixedpoint import FRACTION_BITS
+from scoreshield.interactions import RecordKind
 from scoreshield.sparse import SparseRows, check_fixed_sparse
 
 FORM = "sparse"
@@ -132,6 +133,7 @@ def describe_sparse(
     record_kind: RecordKind,
     zero_rows: str,
     substituted: int,
+    id_width: int | None = None,
 ) -> None:
     """Write the group's attributes: the last step of an ingest, which makes it a gallery."""
     group.attrs.update(
@@ -147,6 +149,7 @@ def describe_sparse(
             "zero_rows": zero_rows,
             "substituted": substituted,
             "source_kind": "ratings",
+            **({} if id_width is None else {"id_width": id_width}),
         }
     )
 
@@ -162,10 +165,11 @@ def open_sparse(path: str, attributes: Mapping[str, Any]) -> Gallery:
     group = open_group(path)
     lengths = _expected_lengths(group, path, attributes)
     _check_layout(group, path, attributes, lengths)
-    _check_chunks(group, path, lengths)
+    _check_chunks(path, lengths)
     kind: RecordKind = attributes["record_kind"]
     n, d, lineage = attributes["n"], attributes["d"], str(attributes["lineage"])
-    return Gallery(path, n, d, lineage, sparse=True, record_kind=kind)
+    width: int | None = attributes.get("id_width")
+    return Gallery(path, n, d, lineage, width, sparse=True, record_kind=kind)
 
 
 def row_pointers(path: str) -> NDArray[np.int64]:
@@ -182,6 +186,11 @@ def row_pointers(path: str) -> NDArray[np.int64]:
     if pointers[0] != 0 or pointers[-1] != entries or (np.diff(pointers) < 0).any():
         raise _damaged(path, f"'{POINTERS}' does not grow from 0 to {entries}")
     return pointers
+
+
+def panels_of(gallery: Gallery) -> SparsePanels | None:
+    """What panels of a sparse gallery cost in memory; None for embeddings, whose size says it."""
+    return SparsePanels(gallery.d, row_pointers(gallery.path)) if gallery.sparse else None
 
 
 def read_sparse(path: str, start: int, stop: int) -> SparseRows:
@@ -337,9 +346,9 @@ def _check_layout(
         raise _damaged(path, "its metadata was changed: " + "; ".join(wrong))
 
 
-def _check_chunks(group: zarr.Group, path: str, lengths: Mapping[str, int]) -> None:
+def _check_chunks(path: str, lengths: Mapping[str, int]) -> None:
     """Every expected chunk must be stored, at its full size."""
-    sizes = sync(_stored_sizes(group.store))
+    sizes = stored_files(place_of(path))
     expected = {
         f"{name}/c.{chunk}": CHUNK_ENTRIES * np.dtype(_DTYPES[name]).itemsize + _CHECKSUM_BYTES
         for name, length in lengths.items()
@@ -355,7 +364,3 @@ def _check_chunks(group: zarr.Group, path: str, lengths: Mapping[str, int]) -> N
         raise _damaged(
             path, f"{len(wrong)} of {len(expected)} chunks are missing or cut short: {shown}"
         )
-
-
-async def _stored_sizes(store: Store) -> dict[str, int]:
-    return {key: await store.getsize(key) async for key in store.list() if "/c." in key}

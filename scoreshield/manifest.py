@@ -27,6 +27,7 @@ from scoreshield.accounting import total_epsilon
 from scoreshield.errors import InputRejected
 from scoreshield.fixedpoint import FRACTION_BITS
 from scoreshield.forecast import forecast_gram
+from scoreshield.interactions import RecordKind, protected_records, public_sizes
 from scoreshield.mechanism import Guarantee, Mechanism
 from scoreshield.printable import printable
 from scoreshield.projection import Projection
@@ -95,6 +96,10 @@ class Privacy(_Strict):
 
     variant_name: str = "Approximate DP"
     privacy_unit: str
+    record_kind: Annotated[
+        RecordKind | None,
+        Field(description="What a record of interactions is; null for embeddings"),
+    ] = None
     adjacency: Literal["record", "shift", "output"]
     radius: Positive | None
     epsilon: Positive
@@ -313,6 +318,7 @@ def build_manifest(
     composition: Composition | None = None,
     queries_sha256: str | None = None,
     not_private_reason: str | None = None,
+    record_kind: RecordKind | None = None,
 ) -> Manifest:
     """Manifest of a release, not yet signed.
 
@@ -328,6 +334,7 @@ def build_manifest(
     composition : ledger effect; None for a release in memory, which no ledger has seen
     queries_sha256 : digest of the public queries; None for a Gram matrix, and in memory
     not_private_reason : marks the release NOT PRIVATE (test modes) and says why
+    record_kind : what a record of interactions is; None for embeddings
 
     Raises
     ------
@@ -345,7 +352,8 @@ def build_manifest(
             shape=Shape(n=mechanism.n, d=mechanism.d, m=mechanism.m),
             queries_sha256=queries_sha256,
             privacy=Privacy(
-                privacy_unit=privacy_unit(guarantee),
+                privacy_unit=privacy_unit(guarantee, record_kind),
+                record_kind=record_kind,
                 adjacency=guarantee.adjacency.kind,
                 radius=guarantee.adjacency.radius,
                 epsilon=guarantee.epsilon,
@@ -353,9 +361,9 @@ def build_manifest(
                 mu=guarantee.mu,
                 implied_record_replacement=_loss(mechanism.implied),
                 unprotected_quantities=unprotected_quantities(
-                    mechanism.regime, with_ids="ids" in (arrays or {})
+                    mechanism.regime, with_ids="ids" in (arrays or {}), record_kind=record_kind
                 ),
-                statement=privacy_statement(mechanism, not_private_reason),
+                statement=privacy_statement(mechanism, not_private_reason, record_kind),
             ),
             mechanism=_describe_mechanism(
                 mechanism, KEY_STREAM if not_private_reason is None else KNOWN_KEY_STREAM
@@ -451,8 +459,13 @@ def describe_composition(
     )
 
 
-def privacy_unit(guarantee: Guarantee) -> str:
-    """What one privacy unit is, in words."""
+def privacy_unit(guarantee: Guarantee, record_kind: RecordKind | None = None) -> str:
+    """What one privacy unit is, in words; of interactions, also what a record is."""
+    words = _changed_unit(guarantee)
+    return words if record_kind is None else f"{words}. {protected_records(record_kind)}"
+
+
+def _changed_unit(guarantee: Guarantee) -> str:
     adjacency = guarantee.adjacency
     if adjacency.kind == "record":
         return "one record of the gallery, replaced by any other record"
@@ -467,22 +480,31 @@ def privacy_unit(guarantee: Guarantee) -> str:
     )
 
 
-def unprotected_quantities(regime: str, *, with_ids: bool) -> str:
+def unprotected_quantities(
+    regime: str, *, with_ids: bool, record_kind: RecordKind | None = None
+) -> str:
     """What a release makes public whatever its noise, in words."""
     words = UNPROTECTED if regime == "gram" else SCORES_UNPROTECTED
-    return f"{words}, and so are the ids of the records" if with_ids else words
+    words = f"{words}, and so are the ids of the records" if with_ids else words
+    return words if record_kind is None else f"{words}; {public_sizes(record_kind)}"
 
 
-def privacy_statement(mechanism: Mechanism, not_private_reason: str | None = None) -> str:
+def privacy_statement(
+    mechanism: Mechanism,
+    not_private_reason: str | None = None,
+    record_kind: RecordKind | None = None,
+) -> str:
     """The guarantee in plain words, and what it implies for replacing one record."""
     if not_private_reason is not None:
         return f"NOT PRIVATE: {not_private_reason}. No guarantee is given for this release."
     guarantee, implied = mechanism.guarantee, mechanism.implied
     words = (
-        f"Privacy unit: {privacy_unit(guarantee)}. Such a change alters the probability of any "
+        f"Privacy unit: {_changed_unit(guarantee)}. Such a change alters the probability of any "
         f"event about this release by a factor of at most exp({_exact(guarantee.epsilon)}), apart "
         f"from an additional probability of at most {_exact(guarantee.delta)}."
     )
+    if record_kind is not None:
+        words = f"{words} {protected_records(record_kind)}."
     if guarantee.adjacency.kind == "record":
         return words
     return (

@@ -211,9 +211,9 @@ def _word_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
     privacy, reason = manifest.privacy, manifest.not_private_reason
     if manifest.private != (reason is None):
         yield f"private is {manifest.private} and not_private_reason is {reason!r}"
-    if privacy.privacy_unit != privacy_unit(mechanism.guarantee):
+    if privacy.privacy_unit != privacy_unit(mechanism.guarantee, privacy.record_kind):
         yield "privacy_unit is not that of the adjacency"
-    if privacy.statement != privacy_statement(mechanism, reason):
+    if privacy.statement != privacy_statement(mechanism, reason, privacy.record_kind):
         yield "statement does not say what the numbers say"
 
 

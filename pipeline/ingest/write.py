@@ -98,7 +98,7 @@ def ingest(
     _check_room(matrix, destination)
     ids = None if public_ids is None else open_ids(source_format, location, public_ids)
     try:
-        with _unfinished(matrix, destination, overwrite, lineage) as made:
+        with unfinished(matrix.name, destination, overwrite, lineage) as made:
             name, n = f"{location}[{public_ids}]", matrix.shape[0]
             width = None if ids is None else write_ids(str(made.place), ids, name, n, made.scratch)
             substituted = _write(matrix, made, zero_rows == "substitute", progress)
@@ -134,7 +134,7 @@ def _check_room(source: Source, target: Place) -> None:
 
 
 @dataclass(frozen=True)
-class _Unfinished:
+class Unfinished:
     """A gallery while it is written: its place, its lineage, a private folder for scratch."""
 
     place: Place
@@ -143,32 +143,32 @@ class _Unfinished:
 
 
 @contextmanager
-def _unfinished(
-    source: Source, target: Place, overwrite: bool, lineage: str | None
-) -> Iterator[_Unfinished]:
+def unfinished(
+    source: str, target: Place, overwrite: bool, lineage: str | None
+) -> Iterator[Unfinished]:
     """What becomes ``target`` when the body ends without an error, or is gone."""
     if isinstance(target, ObjectPath):
         kept = lineage or _lineage(source, target)
         with uploading(target, overwrite, kept) as scratch:
-            yield _Unfinished(target, kept, scratch)
+            yield Unfinished(target, kept, scratch)
     else:
         with staged(target, overwrite) as staging:
-            yield _Unfinished(staging, lineage or _lineage(source, target), staging)
+            yield Unfinished(staging, lineage or _lineage(source, target), staging)
 
 
-def _lineage(source: Source, target: Place) -> str:
+def _lineage(source: str, target: Place) -> str:
     """Lineage of the same people's data where it is known, else a new one.
 
     The array of a gallery lies in the gallery's directory, whichever way it was named.
     """
-    for gallery in (Path(os.path.realpath(source.name)).parent, target):
+    for gallery in (Path(os.path.realpath(source)).parent, target):
         found = stored_lineage(gallery)
         if found is not None:
             return found
     return uuid.uuid4().hex
 
 
-def _write(source: Source, made: _Unfinished, substitute: bool, progress: Progress | None) -> int:
+def _write(source: Source, made: Unfinished, substitute: bool, progress: Progress | None) -> int:
     """Write the rows of ``source``; return how many zero rows were substituted.
 
     Once a row is refused nothing more is written, but the scan goes on to count them all.

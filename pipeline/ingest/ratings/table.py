@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError
-from pipeline.gallery import RecordKind
 from pipeline.ingest.libraries import library
 from pipeline.ingest.source import reading
 from scoreshield.errors import InputRejected
+from scoreshield.interactions import RecordKind
 
 Duplicates = Literal["refuse", "last", "sum"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from pipeline.errors import RunFailed
-from pipeline.gallery import Gallery, create_group, open_gallery, stored_lineage
+from pipeline.errors import ConfigurationError, RunFailed
+from pipeline.gallery import Gallery, Location, create_group, open_gallery, panels
+from pipeline.ingest.ids import PART_ROWS
+from pipeline.ingest.ids import write_ids as write_public_ids
 from pipeline.ingest.ratings.faults import refuse_lines
 from pipeline.ingest.ratings.numbering import Numbering
 from pipeline.ingest.ratings.spool import Bucket, Spool
@@ -34,8 +35,9 @@ from pipeline.ingest.ratings.table import (
 )
 from pipeline.ingest.rows import OffendingRows, refuse
 from pipeline.ingest.source import reading
-from pipeline.ingest.staging import check_target, staged
-from pipeline.ingest.write import ZeroRows
+from pipeline.ingest.staging import check_target
+from pipeline.ingest.write import Unfinished, ZeroRows, unfinished
+from pipeline.place import resolved
 from pipeline.sparse_gallery import (
     ORDER,
     POINTERS,
@@ -86,9 +88,10 @@ class _FinishedRows:
 
 def ingest_ratings(
     source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    target: Location,
     options: RatingsOptions,
     *,
+    public_ids: str | None = None,
     zero_rows: ZeroRows = "refuse",
     lineage: str | None = None,
     overwrite: bool = False,
@@ -102,6 +105,8 @@ def ingest_ratings(
     Parameters
     ----------
     source : a text file, one interaction a line.
+    public_ids : whoever names the kind of the records here declares their ids public, and every
+        release of the gallery carries them. By default they stay with the curator.
     zero_rows : "refuse" records without interactions, or "substitute" one fixed unit vector.
     lineage : as :func:`pipeline.ingest.ingest`.
     overwrite : replace an existing gallery; anything else at the target is never replaced.
@@ -112,6 +117,8 @@ def ingest_ratings(
     InputRejected
         Lines that are no ratings, repeated pairs, records without ratings, fewer than two records,
         or the target may not be replaced.
+    ConfigurationError
+        ``options`` or ``public_ids`` name what is not there.
     ParameterError
         ``zero_rows`` or ``lineage`` is not one of the values above.
     RunFailed
@@ -121,13 +128,18 @@ def ingest_ratings(
         raise ParameterError(f"zero_rows is {zero_rows!r}, expected 'refuse' or 'substitute'.")
     if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
         raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
-    destination = Path(os.path.realpath(target))
-    check_target(destination, overwrite)
+    destination = resolved(target)
+    if isinstance(destination, Path):
+        check_target(destination, overwrite)
+    if public_ids not in (None, options.by):
+        raise ConfigurationError(
+            f"public_ids: of ratings by {options.by} the ids of {options.by}s can be public, found "
+            f"{public_ids!r}; say {options.by!r}, or leave it out"
+        )
     table = open_ratings(Path(source), options.columns)
-    kept = lineage or stored_lineage(destination) or uuid.uuid4().hex
     try:
-        with staged(destination, overwrite) as staging:
-            _write(table, options, staging, zero_rows, kept, progress)
+        with unfinished(table.name, destination, overwrite, lineage) as made:
+            _write(table, options, made, zero_rows, public_ids is not None, progress)
     except OSError as error:
         raise RunFailed(
             f"{destination}: the gallery could not be written ({error}). Nothing was left there; "
@@ -161,12 +173,12 @@ def count_ratings(source: Path, options: RatingsOptions) -> RatingsCounts:
 def _write(
     table: RatingsTable,
     options: RatingsOptions,
-    staging: Path,
+    made: Unfinished,
     zero_rows: ZeroRows,
-    lineage: str,
+    with_ids: bool,
     progress: Progress | None,
 ) -> None:
-    scratch = staging / "scratch"
+    scratch = made.scratch / "sorting"
     scratch.mkdir(mode=0o700)
     records, features = _numberings(options)
     spool = Spool(scratch)
@@ -190,20 +202,26 @@ def _write(
     )
     if not rows.lengths.any():
         raise InputRejected(f"{table.name}: every value is zero, so nothing tells records apart.")
-    group = create_group(str(staging))
+    group = create_group(str(made.place))
     entries = _write_rows(group, buckets, rows)
+    id_width = None
+    if with_ids:
+        parts = (record_ids[start:stop] for start, stop in panels(rows.n, PART_ROWS))
+        name = f"{table.name}[{options.by}]"
+        id_width = write_public_ids(str(made.place), parts, name, rows.n, scratch)
     write_ids(group, "record_ids", record_ids)
     write_ids(group, "feature_ids", feature_ids)
     shutil.rmtree(scratch)
     describe_sparse(
         group,
-        lineage=lineage,
+        lineage=made.lineage,
         n=rows.n,
         d=rows.d,
         entries=entries,
         record_kind=options.by,
         zero_rows=zero_rows,
         substituted=rows.zero.count,
+        id_width=id_width,
     )
 
 
@@ -304,8 +322,9 @@ def _refuse_repeats(table: RatingsTable, repeats: int) -> None:
     if repeats:
         raise InputRejected(
             f"{table.name}: found {repeats} interactions of a user with an item that has an "
-            "earlier one; expected each pair once. Let the last value count (--duplicates last), "
-            "or their sum (--duplicates sum), or remove them."
+            "earlier one; expected each pair once. Remove them, or let the last value count "
+            "(--duplicates last; duplicates: under ratings: in a configuration), or their sum "
+            "(--duplicates sum)."
         )
 
 
