@@ -497,7 +497,7 @@ class TestACleanBlockNeverLeavesItsTask:
         for task in (perturb_block, perturb_scores):
             assert inspect.signature(task).return_annotation == "Receipt"
         assert is_dataclass(PerturbJob)
-        plain = {"str", "Mechanism", "Triangle", "Rectangle"}
+        plain = {"str", "bool", "Mechanism", "Triangle", "Rectangle"}
         for job in (PerturbJob, ScoresJob):
             assert {str(field.type) for field in fields(job)} <= plain
 

@@ -69,7 +69,7 @@ def test_defaults_and_what_the_mechanism_gets(tmp_path: Path) -> None:
 FAULTS = [
     # place, value, what the message must say besides the place
     ("galery", "x", "unknown key; did you mean 'gallery'?"),
-    ("international", 3, "unknown key; known keys: gallery"),
+    ("quux", 3, "unknown key; known keys: gallery"),
     ("privacy.epsilom", 3, "did you mean 'epsilon'?"),
     ("cluster.worker", 3, "did you mean 'workers'?"),
     ("privacy.epsilon", True, "expected a number, found true"),
