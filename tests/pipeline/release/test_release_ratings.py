@@ -152,6 +152,14 @@ def test_public_queries_are_scored_against_sparse_records(folder: Path) -> None:
     assert (whole == np.clip(noisy, 0, 1)).all()
 
 
+def test_ids_are_public_where_the_operator_says_so(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="the ids of items can be public, found 'user'"):
+        silently(configured(folder, public_ids="user"))
+    path = silently(configured(folder, public_ids="item"))
+    assert list(open_release(path).ids) == [str(item) for item in range(ITEMS)]
+    assert open_release(silently(configured(folder, release="without"))).ids is None
+
+
 def test_the_command_ingests_ratings_and_says_what_is_missing(folder: Path) -> None:
     run = CliRunner().invoke
     source, target = str(folder / "ratings.csv"), str(folder / "gallery.zarr")
