@@ -158,12 +158,30 @@ def _ratings_options(
 
 @cli.command()
 @_config_argument
+@click.option("--records", type=click.IntRange(min=2), help="Plan for so many records instead.")
+@click.option("--features", type=click.IntRange(min=1), help="Plan for so many features instead.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), help="Plan for so many workers of that kind instead."
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="First measure the rates of the configured cluster on made-up data, and keep them.",
+)
 @click.option(
     "--periods", is_flag=True, help="Show how many periods of a schedule the budget lasts."
 )
 @_json_option
-def plan(config: Path, periods: bool, as_json: bool) -> None:
-    """Show what releasing CONFIG would do, cost and carry. Reads no record, changes nothing.
+def plan(
+    config: Path,
+    records: int | None,
+    features: int | None,
+    workers: int | None,
+    calibrate: bool,
+    periods: bool,
+    as_json: bool,
+) -> None:
+    """Show what releasing CONFIG would do, cost and carry. Reads no record, spends nothing.
 
     Example: scoreshield plan configs/quickstart.yaml
     """
@@ -171,7 +189,22 @@ def plan(config: Path, periods: bool, as_json: bool) -> None:
     from pipeline.preview import preview, preview_periods
 
     settings = load_config(config)
-    shown = preview_periods(settings) if periods else preview(settings)
+    if periods and (records is not None or features is not None):
+        raise click.UsageError(
+            "--periods asks the ledger of the configured gallery; leave out --records and --features"
+        )
+    if calibrate:
+        from pipeline.calibrate import calibrate as measure_rates
+        from pipeline.preview import plan_of_size, planned_size
+        from pipeline.progress import standard_reporter
+
+        with standard_reporter() as reporter:
+            size = planned_size(settings, records, features)
+            measure_rates(settings, plan_of_size(settings, size), reporter)
+    if periods:
+        shown = preview_periods(settings, workers)
+    else:
+        shown = preview(settings, records, features, workers)
     _print(as_json, shown.to_json(), shown.to_text())
 
 

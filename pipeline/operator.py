@@ -13,7 +13,7 @@ turned into numbers when they are multiplied; their step multiplies the sums, on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -157,6 +157,7 @@ class ClusterOperator:
     source : of the blocks
     triangle : how the matrix is cut
     held : a panel that the source reads, which lives as long as the operator
+    multiplied : called after each product
     """
 
     def __init__(
@@ -165,8 +166,10 @@ class ClusterOperator:
         source: BlockSource,
         triangle: Triangle,
         held: ClusterPanel | None = None,
+        multiplied: Callable[[], None] | None = None,
     ) -> None:
         self._algebra = algebra
+        self._multiplied = multiplied
         self._held = held
         self._source = source
         self._triangle = triangle
@@ -203,15 +206,21 @@ class ClusterOperator:
             panel.columns, add_partials, lambda rows: _touching(partials, rows)
         )
         shutil.rmtree(folder, ignore_errors=True)
+        if self._multiplied is not None:
+            self._multiplied()
         return algebra.adopt(product)
 
 
 def clipped_factor(
-    algebra: ClusterPanels, triangle: Triangle, factor: ClusterPanel, relaxation: float
+    algebra: ClusterPanels,
+    triangle: Triangle,
+    factor: ClusterPanel,
+    relaxation: float,
+    multiplied: Callable[[], None] | None = None,
 ) -> ClusterOperator:
     """R_ω(F·Fᵀ) by its products, (n, r) → an operator on n rows."""
     source = ClippedFactorBlocks(algebra.stored(factor), relaxation, triangle)
-    return ClusterOperator(algebra, source, triangle, held=factor)
+    return ClusterOperator(algebra, source, triangle, factor, multiplied)
 
 
 def multiply_share(task: tuple[ShareJob, Share], _: int) -> int:

@@ -15,6 +15,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.geometry import Geometry, Triangle
 from pipeline.panel_memory import FLOAT32, FLOAT64, DensePanels, PanelMemory
 from pipeline.plan_blockwise import BlockwisePlan, plan_blockwise
+from pipeline.quantities import show_bytes
 from scoreshield.encoding import Encoding, Precision, choose_encoding
 from scoreshield.forecast import GramForecast, forecast_gram
 from scoreshield.mechanism import Mechanism
@@ -75,6 +76,12 @@ class ReleasePlan(ABC):
         return any(stage.name == "project" for stage in self.stages)
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of one stored noisy block."""
+        rows, columns = self.geometry.shape
+        return rows * columns * self.encoding.bytes
+
+    @property
     def peak_worker_bytes(self) -> int:
         """The most that one worker holds in any stage."""
         return max(stage.peak_worker_bytes for stage in self.stages)
@@ -96,6 +103,8 @@ class GramPlan(ReleasePlan):
 
     forecast: GramForecast
     triangle: Triangle
+    arrays: tuple[str, ...]
+    """What is published: ``"factor"``, ``"gram"``, or both."""
     blockwise: BlockwisePlan | None = None
     """The projection, where it runs on all workers; None for one task, or none."""
 
@@ -158,7 +167,9 @@ def plan_release(
     rank = 0 if method == "none" else n if blockwise is None else blockwise.width
     stages.append(_publish(triangle, rank, arrays, threads_per_worker))
     forecast = forecast_gram(mechanism)
-    return GramPlan(mechanism, method, tuple(stages), encoding, forecast, triangle, blockwise)
+    return GramPlan(
+        mechanism, method, tuple(stages), encoding, forecast, triangle, arrays, blockwise
+    )
 
 
 def automatic_block_side(n: int) -> int:
@@ -202,16 +213,6 @@ def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: float) -> None:
             f"{show_bytes(int(free_disk))} are free; make room, or release less ({plan.less}). "
             "Nothing was spent."
         )
-
-
-def show_bytes(count: int) -> str:
-    """A byte count for people, in binary units."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def _perturb(

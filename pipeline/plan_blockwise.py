@@ -2,7 +2,8 @@
 
 How many products a solver needs, and how wide its panels get, follows from the noisy spectrum,
 which nobody knows beforehand. Widths are upper estimates from the semicircle model, to which memory
-and disk are planned; numbers of products are what the solvers typically took.
+and disk are planned; products and steps are what solvers typically take
+(:mod:`pipeline.solver_work`), from which passes and times are foretold.
 """
 
 from __future__ import annotations
@@ -13,16 +14,11 @@ from dataclasses import dataclass
 from pipeline.geometry import Triangle
 from pipeline.panel_file import CHUNK_ROWS, row_ranges
 from pipeline.shares import cut_shares
+from pipeline.solver_work import SolverWork, foretell_work
 from scoreshield.encoding import Encoding
 from scoreshield.mechanism import Mechanism
 
 FLOAT32, FLOAT64 = 4, 8
-
-TYPICAL_PRODUCTS = {"aap": 90, "auto": 100, "nearest": 80, "shrink": 45}
-"""Products of a whole solve at tolerance 1e-4: estimates from runs at n = 600 to 10,000."""
-
-STEPS_PER_PRODUCT = 20
-"""Operations on panels for each product: a rough average of runs at n = 600."""
 
 LIVE_PANELS = 20
 """Panels on disk at the same time: six blocks of a Krylov subspace, their images, and what is made
@@ -39,24 +35,44 @@ class BlockwisePlan:
 
     Attributes
     ----------
+    n : records
     width : most columns k of a panel
-    products : products G × (n × k), typically
+    work : what the solver typically does
+    shares, ranges : tasks of a product, and of a step on panels
     bytes_a_product : of noisy blocks, read once a product where no worker holds them
-    flops_a_product : floating-point operations
     tasks : of all products and of the steps between them
     task_bytes : most memory of one task
     panel_bytes : of one panel on disk
     disk_bytes : panels, partial sums and checkpoint at their most
     """
 
+    n: int
     width: int
-    products: int
+    work: SolverWork
+    shares: int
+    ranges: int
     bytes_a_product: int
-    flops_a_product: int
     tasks: int
     task_bytes: int
     panel_bytes: int
     disk_bytes: int
+
+    @property
+    def products(self) -> int:
+        """Products with the noisy matrix, each of which passes over all its blocks; typically."""
+        return self.work.products
+
+    @property
+    def all_products(self) -> int:
+        """Products with the noisy matrix and with computed iterates; typically."""
+        return self.work.products + self.work.computed_products
+
+    @property
+    def flops(self) -> int:
+        """Operations of all products, and of the iterates that are computed; typically."""
+        work = self.work
+        columns = 2 * (work.columns + work.computed_columns) + work.factor_columns
+        return self.n**2 * columns
 
 
 def plan_blockwise(
@@ -68,15 +84,18 @@ def plan_blockwise(
     shares = cut_shares(triangle.per_side, threads)
     ranges = row_ranges(n, threads).count
     blocks_a_span = max(len(share.rows) for share in shares)
-    products = TYPICAL_PRODUCTS[method]
+    work = foretell_work(mechanism, method)
+    products = work.products + work.computed_products
     panel = n * width * FLOAT32
     spans = math.isqrt(2 * len(shares))
     return BlockwisePlan(
+        n=n,
         width=width,
-        products=products,
+        work=work,
+        shares=len(shares),
+        ranges=ranges,
         bytes_a_product=triangle.count * triangle.side**2 * encoding.bytes,
-        flops_a_product=2 * n**2 * width,
-        tasks=products * (len(shares) + (1 + STEPS_PER_PRODUCT) * ranges),
+        tasks=products * len(shares) + (products + work.steps) * ranges,
         task_bytes=max(
             _share_bytes(min(blocks_a_span * side, n), side, width), _step_bytes(n, width)
         ),

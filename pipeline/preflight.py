@@ -24,7 +24,7 @@ from pipeline.cluster.settings import EVERYWHERE, SCHEDULER, WORKER, WORKER_ENVI
 from pipeline.cluster_config import Cluster
 from pipeline.errors import ConfigurationError, RunFailed, ScoreShieldError
 from pipeline.place import Place, write
-from pipeline.plan import show_bytes
+from pipeline.quantities import show_bytes
 from pipeline.run import Run
 from pipeline.witness import (
     Answer,

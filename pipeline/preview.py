@@ -20,30 +20,77 @@ from pipeline.config import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import Account, Forecast, Request, State
 from pipeline.ledger import forecast as forecast_spend
-from pipeline.plan import GramPlan, show_bytes
+from pipeline.plan import GramPlan
 from pipeline.plan_scores import ScoresPlan
+from pipeline.rates_file import load_calibration
 from pipeline.run import configured_queries, plan_for, prepare_run
 from pipeline.schedule import Outlook, outlook, scheduled
-from pipeline.sources import latest_gallery, publishes_ids, source_size
+from pipeline.sources import SourceSize, latest_gallery, publishes_ids, source_size
+from pipeline.workload import Workload
 from scoreshield.interactions import RecordKind
 from scoreshield.manifest import privacy_unit
 
 _IDS = "ids: the ids of the records were declared public, and are published as they are"
+NOT_ASKED = "ledger: not asked, this plan is for other sizes than those of the configured gallery"
 
 
 @dataclass(frozen=True)
-class Preview:
-    """A plan and what it would do to the ledger."""
+class LedgerAnswer:
+    """What a plan would do to the ledger."""
 
-    plan: GramPlan | ScoresPlan
     spend: Forecast
-    ledger_found: bool
+    found: bool
     state: State | None
     """This release in the ledger: reserved, committed or abandoned; None before its first run."""
     refusal: str | None
     """Why the ledger would refuse the release; None where it would not."""
+
+    @property
+    def after_epsilon(self) -> float | None:
+        """ε spent once the release is made; a release that is in the ledger spends nothing more."""
+        return self.spend.after_epsilon if self.state is None else self.spend.spent_epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a machine."""
+        return {
+            "found": self.found,
+            "state": self.state,
+            "fits": self.refusal is None,
+            "refusal": self.refusal,
+            **self.spend.numbers(),
+            "after": self.after_epsilon,
+            "budget_epsilon": self.spend.budget.epsilon,
+            "budget_delta": self.spend.budget.delta,
+        }
+
+    def to_line(self) -> str:
+        """The same for a person."""
+        spend = self.spend
+        state = "" if self.found else " (no ledger yet)"
+        numbers = (
+            f"spent {spend.spent_epsilon:.4g}, requested {spend.request.epsilon:.4g}, remaining "
+            f"{spend.remaining_epsilon:.4g} of {spend.budget}; the largest epsilon that still fits "
+            f"is {spend.largest_epsilon:.6g}"
+        )
+        if self.refusal is not None:
+            return f"ledger{state}: REFUSES this release, {self.refusal} ({numbers})"
+        if self.state is not None:
+            return (
+                f"ledger: this release is {self.state}, running it spends nothing more; {numbers}"
+            )
+        return f"ledger{state}: fits, {self.after_epsilon:.4g} will be spent after it; {numbers}"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A plan, its work, and the ledger's answer."""
+
+    plan: GramPlan | ScoresPlan
+    workload: Workload
+    ledger: LedgerAnswer | None
+    """None where the plan is for other sizes than those of the configured gallery."""
     publishes_ids: bool
-    """Whether the records' ids are published with it, as they are."""
+    """Whether the ids of the gallery's records are published with it, as they are."""
     record_kind: RecordKind | None = None
     """What a record of interactions is; None for embeddings."""
     outlook: Outlook | None = None
@@ -79,16 +126,8 @@ class Preview:
             "disk_bytes": plan.disk_bytes,
             "peak_worker_bytes": plan.peak_worker_bytes,
             "stages": [asdict(stage) for stage in plan.stages],
-            "ledger": {
-                "found": self.ledger_found,
-                "state": self.state,
-                "fits": self.refusal is None,
-                "refusal": self.refusal,
-                **self.spend.numbers(),
-                "after": self.after_epsilon,
-                "budget_epsilon": self.spend.budget.epsilon,
-                "budget_delta": self.spend.budget.delta,
-            },
+            **self.workload.to_json(),
+            "ledger": None if self.ledger is None else self.ledger.to_json(),
             "schedule": None if self.outlook is None else self.outlook.to_json(),
         }
 
@@ -96,11 +135,6 @@ class Preview:
     def protects(self) -> str:
         """The privacy unit, in words."""
         return privacy_unit(self.plan.mechanism.guarantee, self.record_kind)
-
-    @property
-    def after_epsilon(self) -> float | None:
-        """ε spent once the release is made; a release that is in the ledger spends nothing more."""
-        return self.spend.after_epsilon if self.state is None else self.spend.spent_epsilon
 
     def to_text(self) -> str:
         """The same for a person."""
@@ -113,41 +147,68 @@ class Preview:
                 "",
                 *_forecast_lines(plan),
                 "",
-                *_work_lines(plan),
+                *self.workload.to_lines(),
                 "",
-                self._ledger_line(),
+                NOT_ASKED if self.ledger is None else self.ledger.to_line(),
                 *([] if self.outlook is None else [self.outlook.to_text()]),
             ]
         )
 
-    def _ledger_line(self) -> str:
-        spend = self.spend
-        state = "" if self.ledger_found else " (no ledger yet)"
-        numbers = (
-            f"spent {spend.spent_epsilon:.4g}, requested {spend.request.epsilon:.4g}, remaining "
-            f"{spend.remaining_epsilon:.4g} of {spend.budget}; the largest epsilon that still fits "
-            f"is {spend.largest_epsilon:.6g}"
-        )
-        if self.refusal is not None:
-            return f"ledger{state}: REFUSES this release, {self.refusal} ({numbers})"
-        if self.state is not None:
-            return (
-                f"ledger: this release is {self.state}, running it spends nothing more; {numbers}"
-            )
-        return f"ledger{state}: fits, {self.after_epsilon:.4g} will be spent after it; {numbers}"
 
-
-def preview(config: Config) -> Preview:
+def preview(
+    config: Config,
+    records: int | None = None,
+    features: int | None = None,
+    workers: int | None = None,
+) -> Preview:
     """Plan a configuration and ask the ledger; nothing is written.
 
     Of a gallery the header is read and nothing else, of interactions how many each record has.
     Queries are public, and read: the noise of a joint release depends on them. Of a schedule the
     release of the present period is planned.
+
+    Parameters
+    ----------
+    records, features : plan for other sizes than those of the gallery, which need not exist where
+        both are given; the ledger is not asked then
+    workers : plan for other workers than the configured ones
     """
     config = scheduled(config)
-    size = source_size(config)
-    plan = plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
-    public = publishes_ids(config), size.record_kind
+    if workers is not None:
+        cluster = config.cluster.model_copy(update={"workers": workers})
+        config = config.model_copy(update={"cluster": cluster})
+    size = planned_size(config, records, features)
+    plan = plan_of_size(config, size)
+    interactions = size.record_kind is not None
+    workload = Workload(plan, config.cluster, load_calibration(config.private), interactions)
+    asked = records is None and features is None
+    answer = _ledger_answer(config, plan) if asked else None
+    ids = asked and publishes_ids(config)
+    return Preview(plan, workload, answer, ids, size.record_kind)
+
+
+def planned_size(
+    config: Config, records: int | None = None, features: int | None = None
+) -> SourceSize:
+    """The size of the configured source, or other sizes where they are given.
+
+    The source need not exist where both are given.
+    """
+    if records is not None and features is not None:
+        return SourceSize(records, features)
+    found = source_size(config)
+    if records is None and features is None:
+        return found
+    return SourceSize(records or found.n, features or found.d)
+
+
+def plan_of_size(config: Config, size: SourceSize) -> GramPlan | ScoresPlan:
+    """The plan of a configuration for a source of that size."""
+    return plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
+
+
+def _ledger_answer(config: Config, plan: GramPlan | ScoresPlan) -> LedgerAnswer:
+    """What the ledger would say, without writing."""
     # What was spent is spent whatever became of the source since, so the newest gallery answers.
     gallery = latest_gallery(config)
     account = existing_account(config, gallery) if gallery is not None else None
@@ -155,19 +216,19 @@ def preview(config: Config) -> Preview:
     if account is None or gallery is None:
         spend = forecast_spend(configured_budget(config), Fraction(0), request)
         refusal = _refusal(spend, lambda: check_may_create(config, gallery))
-        return Preview(plan, spend, ledger_exists(config), None, refusal, *public)
+        return LedgerAnswer(spend, ledger_exists(config), None, refusal)
     spend = forecast_spend(account.budget, account.spent, request)
     run = prepare_run(config, gallery)
     run.folder.check_settings(run.settings)
     entry = account.find(run.release_id)
     if entry is not None:
         refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
-        return Preview(plan, spend, True, entry.state, refusal, *public)
+        return LedgerAnswer(spend, True, entry.state, refusal)
     refusal = _refusal(spend, lambda: _check_account(config, account, request))
-    return Preview(plan, spend, True, None, refusal, *public)
+    return LedgerAnswer(spend, True, None, refusal)
 
 
-def preview_periods(config: Config) -> Preview:
+def preview_periods(config: Config, workers: int | None = None) -> Preview:
     """The same, with how many periods of the configuration's schedule its budget lasts.
 
     Raises
@@ -175,7 +236,7 @@ def preview_periods(config: Config) -> Preview:
     ConfigurationError
         The configuration has no schedule.
     """
-    shown = preview(config)
+    shown = preview(config, workers=workers)
     gallery = latest_gallery(config)
     account = existing_account(config, gallery) if gallery is not None else None
     budget = configured_budget(config) if account is None else account.budget
@@ -232,18 +293,3 @@ def _heading(plan: GramPlan | ScoresPlan) -> str:
         return f"gram of {records}, projection {plan.method}"
     words = "public query" if plan.rectangle.m == 1 else "public queries"
     return f"scores of {plan.rectangle.m} {words} against {records}, clipped to their range"
-
-
-def _work_lines(plan: GramPlan | ScoresPlan) -> list[str]:
-    count, (rows, columns) = plan.geometry.count, plan.geometry.shape
-    lines = [
-        f"work: {count} blocks of {rows} x {columns}, {plan.tasks} tasks, "
-        f"{show_bytes(plan.disk_bytes)} on disk, at most {show_bytes(plan.peak_worker_bytes)} on "
-        "one worker",
-        f"  {plan.encoding.described(plan.mechanism.sigma)}",
-    ]
-    return lines + [
-        f"  {stage.name}: {stage.tasks} tasks, {show_bytes(stage.disk_bytes)} on disk, "
-        f"{show_bytes(stage.peak_worker_bytes)} on one worker"
-        for stage in plan.stages
-    ]

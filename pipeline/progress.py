@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
+from pipeline.quantities import show_bytes, show_seconds
+
 
 class Reporter(Protocol):
     """Where a run reports to."""
@@ -185,8 +187,15 @@ def _finite(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(figures: dict[str, Any]) -> str:
-    return " ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in figures.items()
-        if value is not None
-    )
+    """Figures in a line; ``bytes_read`` and ``seconds_left`` in units that suit them."""
+    return " ".join(_figure(name, value) for name, value in figures.items() if value is not None)
+
+
+def _figure(name: str, value: Any) -> str:
+    quantity, _, what = name.partition("_")
+    if what and quantity in _UNITS:
+        return f"{what} {_UNITS[quantity](value)}"
+    return f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+
+
+_UNITS = {"bytes": show_bytes, "seconds": show_seconds}

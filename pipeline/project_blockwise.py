@@ -82,6 +82,7 @@ class Solve:
     work : folder for panels and checkpoints, in the run directory
     cache_bytes : most bytes of noisy blocks that a worker holds
     progress : called after each iteration
+    multiplied : called after each product with the bytes of noisy blocks read so far
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Solve:
         work: Path,
         cache_bytes: int,
         progress: Callable[[Progress], None],
+        multiplied: Callable[[int], None] | None = None,
     ) -> None:
         self.job = job
         self.work = make_private(work)
@@ -101,10 +103,17 @@ class Solve:
         ranges = row_ranges(job.triangle.n, job.threads) if found is None else found.ranges
         self.algebra = ClusterPanels(client, work, ranges, job.threads)
         source = NoisyBlocks(job.noisy, job.triangle, cache_bytes)
-        self.operator = ClusterOperator(self.algebra, source, job.triangle)
+        self.operator = ClusterOperator(
+            self.algebra, source, job.triangle, multiplied=self.product_done
+        )
         self.reached: State | None = None if found is None else found.state(self.algebra)
         self.checkpoint = Checkpoints(work, purpose, self.algebra).save
-        self._progress = progress
+        self._progress, self._multiplied = progress, multiplied
+
+    def product_done(self) -> None:
+        """Tell of a product, with the noisy matrix or with an iterate."""
+        if self._multiplied is not None:
+            self._multiplied(self.operator.bytes_read)
 
     def watched(self, tolerance: float) -> Callable[[Iteration], None]:
         """A function to call with each iteration of a solver that stops at ``tolerance``."""
@@ -133,10 +142,13 @@ def project_blockwise(
     work: Path,
     cache_bytes: int,
     progress: Callable[[Progress], None],
+    multiplied: Callable[[int], None] | None = None,
 ) -> ProjectionSummary:
     """Project the noisy matrix on the cluster and store factor and diagonal.
 
     A finished projection is kept; an interrupted one goes on from its last finished iteration.
+    ``progress`` is called after each iteration; ``multiplied`` after each product, with the bytes
+    of noisy blocks read so far: the first iteration alone may take dozens of products.
 
     Raises
     ------
@@ -147,7 +159,7 @@ def project_blockwise(
     """
     finished = load_projection(job.target)
     if finished is None:
-        solve = Solve(client, job, work, cache_bytes, progress)
+        solve = Solve(client, job, work, cache_bytes, progress, multiplied)
         finished = save_solution(solve, METHODS[job.method](solve))
     shutil.rmtree(work, ignore_errors=True)
     return finished
@@ -159,7 +171,7 @@ def alternating(solve: Solve) -> Solution[ClusterPanel]:
     return aap_blockwise(
         solve.operator,
         solve.algebra,
-        partial(clipped_factor, solve.algebra, job.triangle),
+        partial(clipped_factor, solve.algebra, job.triangle, multiplied=solve.product_done),
         tolerance=job.tolerance,
         max_iterations=job.max_iterations,
         rank=job.rank if isinstance(job.rank, int) else None,

@@ -12,10 +12,11 @@ from pipeline.gallery import panels, read_ids
 from pipeline.patience import current_patience
 from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from pipeline.plan import GramPlan, cache_bytes
+from pipeline.plan_blockwise import BlockwisePlan
 from pipeline.plan_scores import ScoresPlan
 from pipeline.progress import Reporter
 from pipeline.project import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
-from pipeline.project_blockwise import Progress, project_blockwise
+from pipeline.project_blockwise import project_blockwise
 from pipeline.publish import (
     PublishJob,
     prepare_ids,
@@ -27,6 +28,7 @@ from pipeline.publish import (
 from pipeline.publish_scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.queries import keep_queries
 from pipeline.run import Run
+from pipeline.solving import Solving
 from pipeline.window import run_tasks
 from scoreshield.manifest import NoisyRecord, PostProcessing, describe_clipped_scores
 
@@ -132,7 +134,7 @@ def project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
     if run.plan.blockwise is None:
         result = _projected_in_one_task(job, client, reporter)
     else:
-        result = _projected_blockwise(job, run, client, reporter)
+        result = _projected_blockwise(job, run, run.plan.blockwise, client, reporter)
     reporter.end(iterations=result.iterations, rank=result.rank, converged=result.converged)
     return result
 
@@ -152,20 +154,13 @@ def _projected_in_one_task(job: ProjectJob, client: Client, reporter: Reporter) 
 
 
 def _projected_blockwise(
-    job: ProjectJob, run: Run, client: Client, reporter: Reporter
+    job: ProjectJob, run: Run, planned: BlockwisePlan, client: Client, reporter: Reporter
 ) -> PostProcessing:
-    def show(progress: Progress) -> None:
-        reporter.advance(
-            progress.step.number,
-            method=job.method,
-            residual=progress.step.residual,
-            products=progress.step.products,
-            bytes_read=progress.bytes_read,
-            seconds_left=progress.seconds_left,
-        )
-
+    solving = Solving(reporter, job.method, planned.all_products)
     held = cache_bytes(run.plan, int(run.config.cluster.memory_limit))
-    return project_blockwise(client, job, run.folder.solver, held, show).post_processing
+    return project_blockwise(
+        client, job, run.folder.solver, held, solving.iterated, solving.multiplied
+    ).post_processing
 
 
 def _disk_bytes(run: Run, stage: str) -> int:

@@ -139,7 +139,7 @@ def test_an_overspend_is_foretold_with_its_four_numbers(folder: Path) -> None:
         "REFUSES this release, it does not fit the budget (spent 4, requested 5" in shown.to_text()
     )
     fitting = {**SETTINGS["privacy"], "epsilon": ledger["largest"]}
-    assert preview(configure(folder, privacy=fitting)).refusal is None
+    assert preview(configure(folder, privacy=fitting)).ledger.refusal is None
 
 
 def test_a_release_in_the_ledger_spends_nothing_more(folder: Path) -> None:
@@ -149,8 +149,12 @@ def test_a_release_in_the_ledger_spends_nothing_more(folder: Path) -> None:
         if settle is not None:
             settle(lineage, release_id)
         shown = preview(config)
-        assert (shown.state, shown.refusal) == (state, None)
-        assert shown.after_epsilon == shown.spend.spent_epsilon == pytest.approx(4.0, rel=1e-6)
+        assert (shown.ledger.state, shown.ledger.refusal) == (state, None)
+        assert (
+            shown.ledger.after_epsilon
+            == shown.ledger.spend.spent_epsilon
+            == pytest.approx(4.0, rel=1e-6)
+        )
         assert f"this release is {state}, running it spends nothing more" in shown.to_text()
 
 
@@ -164,10 +168,10 @@ def test_an_abandoned_release_is_refused(folder: Path) -> None:
 
 def test_what_the_ledger_would_refuse_is_foretold(folder: Path) -> None:
     closed = {**SETTINGS["ledger"], "create": False}
-    assert "found no ledger" in str(preview(configure(folder, ledger=closed)).refusal)
+    assert "found no ledger" in str(preview(configure(folder, ledger=closed)).ledger.refusal)
     reserved(configure(folder), folder)
     other = preview(configure(folder, privacy={**RECORD, "epsilon": 0.1}))
-    assert "under adjacency output" in str(other.refusal)
+    assert "under adjacency output" in str(other.ledger.refusal)
     grown = preview(
         configure(
             folder,
@@ -175,7 +179,7 @@ def test_what_the_ledger_would_refuse_is_foretold(folder: Path) -> None:
             ledger={**SETTINGS["ledger"], "epsilon": 60.0},
         )
     )
-    assert "opened with a budget of epsilon 6.0" in str(grown.refusal)
+    assert "opened with a budget of epsilon 6.0" in str(grown.ledger.refusal)
 
 
 def test_it_says_that_ids_are_published(folder: Path) -> None:

@@ -61,10 +61,14 @@ def test_a_release_by_products_is_complete_and_verified(tmp_path: Path) -> None:
     assert post_processing.parameters["form"] == "blockwise"
     assert post_processing.feasible
     assert post_processing.products > 0
-    assert [step.products for step in post_processing.history] == [
-        figures["products"] for figures in told.steps
-    ]
+    products = [figures["products"] for figures in told.steps]
+    # Once after each product, so that the first iteration is not silent, and after each iteration.
+    assert products == sorted(products)
+    assert set(range(1, post_processing.history[-1].products + 1)) <= set(products)
+    finished = {(figures["products"], figures["residual"]) for figures in told.steps}
+    assert {(step.products, step.residual) for step in post_processing.history} <= finished
     assert {"method", "residual", "bytes_read", "seconds_left"} <= told.steps[0].keys()
+    assert told.steps[3]["seconds_left"] > 0
     assert verify_release(outcome.path).ok
     assert open_release(outcome.path).n == 300
     (run,) = (config.private / "runs").iterdir()
