@@ -191,7 +191,8 @@ def plan(
     settings = load_config(config)
     if periods and (records is not None or features is not None):
         raise click.UsageError(
-            "--periods asks the ledger of the configured gallery; leave out --records and --features"
+            "--periods asks the ledger of the configured gallery; leave out --records and "
+            "--features."
         )
     if calibrate:
         from pipeline.calibrate import calibrate as measure_rates
