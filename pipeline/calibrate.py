@@ -31,7 +31,8 @@ from pipeline.forecast_time import Rates
 from pipeline.gallery import create_embeddings
 from pipeline.geometry import Triangle
 from pipeline.panel_file import FEWEST_ROWS, PanelFile, RowRanges
-from pipeline.plan import FLOAT32, GramPlan, ReleasePlan
+from pipeline.panel_memory import FLOAT32
+from pipeline.plan import GramPlan, ReleasePlan
 from pipeline.progress import Reporter
 from pipeline.project import STORE, describe_array
 from pipeline.publish import prepare_release, publish_block

@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 
 from pipeline.geometry import Triangle
-from pipeline.plan import FLOAT32, GramPlan, ReleasePlan
+from pipeline.panel_memory import FLOAT32
+from pipeline.plan import GramPlan, ReleasePlan
 from pipeline.plan_blockwise import BlockwisePlan
 from pipeline.plan_scores import ScoresPlan
 from pipeline.shares import Places, cut_shares
