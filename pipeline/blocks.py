@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,12 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec
 
+from pipeline import place as places
 from pipeline.arrays import METADATA, sweep_partial_files
-from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
 from pipeline.geometry import Geometry
+from pipeline.object_path import ObjectPath
+from pipeline.place import place_of, zarr_store
 from pipeline.tree import tree_faults
 from scoreshield.encoding import FLOAT32, Encoding
 
@@ -36,6 +37,7 @@ RECEIPTS = "receipts"
 """Folder of the receipts, beside the store."""
 _ARRAY = "blocks"
 _STEP = "step"
+_RECEIPTS_AT_ONCE = 16
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -59,7 +61,7 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
         A store of another geometry or encoding is in the way, or one that holds foreign files.
     """
     shape = (geometry.count, *geometry.shape)
-    if os.path.exists(os.path.join(path, _ARRAY, "zarr.json")):
+    if (place_of(path) / _ARRAY / "zarr.json").exists():
         found = _array(path).shape
         if found != shape:
             raise IntegrityFailure(
@@ -71,10 +73,11 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
                 f"{path} holds noisy blocks as {_words(encoding_of(path))}, this run writes "
                 f"{_words(encoding)}; a run can't change its precision half way"
             )
-        sweep_partial_files(Path(path))
+        sweep_partial_files(place_of(path))
         _refuse_foreign_files(path, geometry)
         return
-    group = zarr.open_group(path, mode="a", zarr_format=3)
+    store = zarr_store(place_of(path), read_only=False)
+    group = zarr.open_group(store, mode="a", zarr_format=3)
     group.create_array(
         _ARRAY,
         shape=shape,
@@ -173,13 +176,13 @@ def damaged_blocks(path: str, geometry: Geometry) -> list[int]:
 def save_receipt(folder: str, receipt: Receipt) -> None:
     """Write a receipt durably; the block it names must have been written before."""
     text = json.dumps(asdict(receipt), sort_keys=True) + "\n"
-    write_atomically(Path(folder) / f"{receipt.block}.json", text.encode())
+    places.write(place_of(folder) / f"{receipt.block}.json", text.encode())
 
 
 def load_receipt(folder: str, index: int) -> Receipt | None:
     """The receipt of one block, or None where it has none or an unreadable one."""
     try:
-        receipt = Receipt(**json.loads((Path(folder) / f"{index}.json").read_text()))
+        receipt = Receipt(**json.loads((place_of(folder) / f"{index}.json").read_text()))
         intact = receipt.block == index and _DIGEST.fullmatch(receipt.sha256) is not None
     except (OSError, ValueError, TypeError, RecursionError):
         return None
@@ -188,7 +191,18 @@ def load_receipt(folder: str, index: int) -> Receipt | None:
 
 def load_receipts(folder: str, geometry: Geometry) -> Iterator[Receipt | None]:
     """The receipt, or None, of every block in packed order."""
-    return (load_receipt(folder, index) for index in range(geometry.count))
+    indices = range(geometry.count)
+    place = place_of(folder)
+    if not isinstance(place, ObjectPath):
+        return (load_receipt(folder, index) for index in indices)
+    # A request each takes its time: only for those that are there, and many at once.
+    stored = place.files()
+    with ThreadPoolExecutor(_RECEIPTS_AT_ONCE) as pool:
+        found = pool.map(
+            lambda index: load_receipt(folder, index) if f"{index}.json" in stored else None,
+            indices,
+        )
+        return iter(list(found))
 
 
 def combined_digest(receipts: list[Receipt]) -> str:
@@ -219,7 +233,7 @@ def _read_padded(path: str, index: int) -> NDArray[Any]:
 def _check_receipt(path: str, index: int, padded: NDArray[Any]) -> None:
     """A block may be whole, and another one: two chunks that changed places."""
     folder = _receipts_of(path)
-    if not os.path.isdir(folder):
+    if not place_of(folder).exists():
         return
     receipt = load_receipt(folder, index)
     if receipt is None or receipt.sha256 != _sha256(padded):
@@ -230,7 +244,7 @@ def _check_receipt(path: str, index: int, padded: NDArray[Any]) -> None:
 
 
 def _receipts_of(path: str) -> str:
-    return os.path.join(os.path.dirname(path), RECEIPTS)
+    return str(place_of(path).parent / RECEIPTS)
 
 
 def _refuse_foreign_files(path: str, geometry: Geometry) -> None:
@@ -239,7 +253,7 @@ def _refuse_foreign_files(path: str, geometry: Geometry) -> None:
     own += [f"{_ARRAY}/c/{index}/0/0" for index in range(geometry.count)]
     foreign = [
         fault
-        for fault in tree_faults(Path(path), own)
+        for fault in tree_faults(place_of(path), own)
         # A block that is missing is yet to be made; a worker of an earlier attempt may live on.
         if not fault.endswith(" is missing") and ".partial " not in fault
     ]
@@ -264,7 +278,8 @@ def _array(path: str) -> Any:
     """The opened Zarr array; one handle a process and store."""
     try:
         # How to write empty chunks is not stored with an array: it is said at each opening.
-        array: Any = zarr.open_group(path, mode="r+")[_ARRAY]
+        store = zarr_store(place_of(path), read_only=False)
+        array: Any = zarr.open_group(store, mode="r+")[_ARRAY]
         return array.with_config({"write_empty_chunks": True})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityFailure(

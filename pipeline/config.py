@@ -44,8 +44,10 @@ def _count_or_auto(value: object) -> object:
     raise ValueError(f"expected a whole number or 'auto', found {_shown(value)}")
 
 
-def _place(value: object) -> Place:
-    """A path, or a URL of an object store."""
+def _place(value: object) -> Place | None:
+    """A path, or a URL of an object store; None where a key that may be left out is empty."""
+    if value is None:
+        return None
     if not isinstance(value, str | Path | ObjectPath):
         raise ValueError("input is not a valid path")
     try:
@@ -55,6 +57,7 @@ def _place(value: object) -> Place:
 
 
 PathOrUrl = Annotated[Place, PlainValidator(_place)]
+OptionalPathOrUrl = Annotated[Place | None, PlainValidator(_place)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
@@ -304,6 +307,11 @@ class Config(Section):
         validate_default=True,
         description="Folder that only the curator can enter: runs, keys, ingested galleries.",
     )
+    blocks: OptionalPathOrUrl = Field(
+        default=None,
+        description="Folder for noisy blocks and their receipts, or a URL in an object store; by "
+        "default they are kept in `private`.",
+    )
     release: str | None = Field(
         default=None,
         description="Name of the release; by default one is derived from the settings, so that the "
@@ -374,6 +382,13 @@ class Config(Section):
     @classmethod
     def _relative_to_the_configuration(cls, path: Place, info: ValidationInfo) -> Place:
         return path if isinstance(path, ObjectPath) else anchored(path, info)
+
+    @field_validator("blocks")
+    @classmethod
+    def _blocks_relative_to_the_configuration(
+        cls, path: Place | None, info: ValidationInfo
+    ) -> Place | None:
+        return anchored(path, info) if isinstance(path, Path) else path
 
     @field_validator("queries")
     @classmethod
@@ -483,6 +498,7 @@ class Config(Section):
         kept: dict[str, Place | None] = {
             "private": self.private,
             "gallery": self.gallery,
+            "blocks": self.blocks,
             "secret": self.secret.file,
             "ledger": _sqlite_file(self.ledger.url),
         }

@@ -128,13 +128,19 @@ class ObjectPath:
         except FileNotFoundError:
             return None
 
-    def stamp(self) -> tuple[str, int]:
-        """Changes when the object is replaced by another; FileNotFoundError where there is none."""
+    def stamp(self) -> tuple[str, int, float]:
+        """Entity tag, bytes and time of the object: another one where it was replaced.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        """
         import obstore
 
         with told(str(self)):
             found = obstore.head(self._store, self.key)
-        return str(found["e_tag"]), int(found["size"])
+        return str(found["e_tag"]), int(found["size"]), found["last_modified"].timestamp()
 
     def read_bytes(self) -> bytes:
         """Content of the object; FileNotFoundError where there is none."""

@@ -1,8 +1,10 @@
-"""Where a release goes: whether it can be written there, and by this run alone.
+"""Where a run writes: whether it can, and that it alone does.
 
-On a file system the run's own lock keeps other processes away. In an object store, which runs on
-several machines may share, a claim does, from before anything is spent until the release is
-published or given up.
+In the private folder the run's own lock keeps other processes away. A place that several machines
+may share, an output in an object store or noisy blocks outside the private folder, is held by a
+claim, from before anything is spent. An output's is given back when the release is published or
+given up; that of noisy blocks stays as long as they do, so that no other run takes them for its
+own.
 """
 
 from __future__ import annotations
@@ -12,55 +14,44 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pipeline.claim import claim, own_token, read_claim
 from pipeline.errors import ConfigurationError
 from pipeline.object_path import ObjectPath
-from pipeline.place import Place
+from pipeline.place import Place, delete
 from pipeline.publish import STORE, check_directory
 from pipeline.run import Run, RunFolder
 from scoreshield.errors import ScoreShieldError
 
 _CLAIMS = ".publishing"
+_CLAIM_OF_BLOCKS = "claim"
 
 
 @contextlib.contextmanager
-def checked_output(run: Run) -> Iterator[None]:
-    """Find out before anything is spent whether the release can be written; the body spends.
+def checked_places(run: Run) -> Iterator[None]:
+    """Find out before anything is spent whether blocks and release can be written; the body spends.
 
-    Where the body refuses, an output that was claimed for a run not yet started is given back.
+    Where the body refuses, what was claimed for a run that has not started is given back.
 
     Raises
     ------
     ConfigurationError
-        Nothing can be written there, something is in the way, or another run publishes a release
-        of that name there.
+        Nothing can be written there, something is in the way, or another run holds the place.
     RunFailed
-        The object store does not answer.
+        An object store does not answer.
     """
-    output = run.config.output
-    if isinstance(output, ObjectPath):
-        probe(output)
-        _hold(run.folder, output / run.release_id)
-        try:
-            check_directory(run.release)
-            yield
-        except ScoreShieldError:
-            if run.folder.load_settings() is None:
-                release_claim(run.folder, run.release)
-            raise
-        return
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            pass
-        check_directory(run.release)
-    except OSError as error:
-        raise ConfigurationError(
-            f"output: nothing can be written in {output} ({error.strerror}); name "
-            "another folder, or change its permissions. Nothing was spent by this attempt"
-        ) from error
-    yield
+        _hold_blocks(run.folder)
+        _check_output(run)
+        yield
+    except ScoreShieldError:
+        if run.folder.load_settings() is None:
+            # What can't be given back now stays this run's, which can be repeated.
+            with contextlib.suppress(ScoreShieldError):
+                release_claim(run.folder, run.release)
+                _give_back_blocks(run.folder)
+        raise
 
 
 def probe(place: ObjectPath) -> None:
@@ -80,15 +71,15 @@ def probe(place: ObjectPath) -> None:
 
 
 def release_claim(folder: RunFolder, release: Place) -> None:
-    """Give back the claim of a run that is published or given up; another run's is left alone."""
-    if isinstance(release, ObjectPath) and _is_held(folder, release):
+    """Give back the output of a run that is published or given up; another run's is left alone."""
+    if isinstance(release, ObjectPath) and _is_held(folder, _claim_of(release)):
         _claim_of(release).delete()
 
 
 def remove_unfinished(folder: RunFolder, release: Place) -> None:
     """Remove what an interrupted publication of this run left."""
     if isinstance(release, ObjectPath):
-        if _is_held(folder, release):
+        if _is_held(folder, _claim_of(release)):
             (release / STORE).delete()
             release_claim(folder, release)
         return
@@ -97,7 +88,59 @@ def remove_unfinished(folder: RunFolder, release: Place) -> None:
         release.rmdir()
 
 
-def _hold(folder: RunFolder, release: ObjectPath) -> None:
+def remove_noise(folder: RunFolder) -> None:
+    """Remove a run's noisy blocks and what was made of them; blocks of another run are left."""
+    if folder.elsewhere is not None and not _is_held(folder, folder.blocks / _CLAIM_OF_BLOCKS):
+        replace(folder, elsewhere=None).discard_noise()
+        return
+    folder.discard_noise()
+    _give_back_blocks(folder)
+
+
+def _hold_blocks(folder: RunFolder) -> None:
+    """Claim noisy blocks that are not kept in the private folder: receipts vouch for one run's."""
+    place = folder.elsewhere
+    if place is None:
+        return
+    if isinstance(place, ObjectPath):
+        probe(place.parent)
+    held = place / _CLAIM_OF_BLOCKS
+    if not claim(held, own_token(folder.claim), release=place.name):
+        raise ConfigurationError(
+            f"blocks: {place} holds noisy blocks of another run, of another private folder. Name "
+            "another place, or give the release another name ('release:'); if that run is gone for "
+            f"good, delete everything below {place}. Nothing was spent by this attempt"
+        )
+
+
+def _give_back_blocks(folder: RunFolder) -> None:
+    place = folder.elsewhere
+    if place is None or not _is_held(folder, place / _CLAIM_OF_BLOCKS):
+        return
+    # What is left of the folder is the claim and, on a file system, folders without blocks.
+    delete(place)
+
+
+def _check_output(run: Run) -> None:
+    output = run.config.output
+    if isinstance(output, ObjectPath):
+        probe(output)
+        _hold_output(run.folder, output / run.release_id)
+        check_directory(run.release)
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+        check_directory(run.release)
+    except OSError as error:
+        raise ConfigurationError(
+            f"output: nothing can be written in {output} ({error.strerror}); name "
+            "another folder, or change its permissions. Nothing was spent by this attempt"
+        ) from error
+
+
+def _hold_output(folder: RunFolder, release: ObjectPath) -> None:
     held = _claim_of(release)
     if not claim(held, own_token(folder.claim), release=release.name):
         raise ConfigurationError(
@@ -107,8 +150,8 @@ def _hold(folder: RunFolder, release: ObjectPath) -> None:
         )
 
 
-def _is_held(folder: RunFolder, release: ObjectPath) -> bool:
-    return read_claim(_claim_of(release)).get("token") == own_token(folder.claim)
+def _is_held(folder: RunFolder, held: Place) -> bool:
+    return read_claim(held).get("token") == own_token(folder.claim)
 
 
 def _claim_of(release: ObjectPath) -> ObjectPath:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,25 @@ def write(place: Place, content: bytes, mode: int = 0o600) -> None:
         place.write(content)
     else:
         write_atomically(place, content, mode)
+
+
+def create(place: Place, content: bytes) -> None:
+    """Make a small file unless there is one, so that of several that try one succeeds.
+
+    Raises
+    ------
+    FileExistsError
+        There is one already.
+    """
+    if isinstance(place, ObjectPath):
+        place.create(content)
+        return
+    whole = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    write_atomically(whole, content)
+    try:
+        os.link(whole, place)
+    finally:
+        whole.unlink()
 
 
 def stored_files(place: Place) -> dict[str, int]:

@@ -70,8 +70,11 @@ class Places:
 
 def preflight(run: Run, client: Client, gallery_digest: bytes) -> None:
     """Check the cluster of a run; raises as :func:`check_cluster`."""
+    folders: dict[str, Place] = {"private": run.folder.path, "output": run.config.output}
+    if run.folder.elsewhere is not None:
+        folders["blocks"] = run.folder.elsewhere
     places = Places(
-        folders={"private": run.folder.path, "output": run.config.output},
+        folders=folders,
         gallery=run.gallery.path,
         gallery_digest=gallery_digest,
         gallery_bytes=4 * run.gallery.n * run.gallery.d,

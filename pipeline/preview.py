@@ -20,6 +20,7 @@ from pipeline.config import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import Account, Forecast, Request, State
 from pipeline.ledger import forecast as forecast_spend
+from pipeline.object_path import ObjectPath
 from pipeline.plan import GramPlan
 from pipeline.plan_scores import ScoresPlan
 from pipeline.rates_file import load_calibration
@@ -95,6 +96,8 @@ class Preview:
     """What a record of interactions is; None for embeddings."""
     outlook: Outlook | None = None
     """How many periods of a schedule the budget lasts, where that was asked for."""
+    unmeasured: tuple[str, ...] = ()
+    """Places in object stores, which don't tell what is free."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -124,6 +127,7 @@ class Preview:
             "blocks": plan.geometry.count,
             "tasks": plan.tasks,
             "disk_bytes": plan.disk_bytes,
+            "unmeasured": list(self.unmeasured),
             "peak_worker_bytes": plan.peak_worker_bytes,
             "stages": [asdict(stage) for stage in plan.stages],
             **self.workload.to_json(),
@@ -148,6 +152,10 @@ class Preview:
                 *_forecast_lines(plan),
                 "",
                 *self.workload.to_lines(),
+                *(
+                    f"  {place}: an object store, whose free space isn't checked"
+                    for place in self.unmeasured
+                ),
                 "",
                 NOT_ASKED if self.ledger is None else self.ledger.to_line(),
                 *([] if self.outlook is None else [self.outlook.to_text()]),
@@ -184,7 +192,13 @@ def preview(
     asked = records is None and features is None
     answer = _ledger_answer(config, plan) if asked else None
     ids = asked and publishes_ids(config)
-    return Preview(plan, workload, answer, ids, size.record_kind)
+    return Preview(plan, workload, answer, ids, size.record_kind, unmeasured=_object_stores(config))
+
+
+def _object_stores(config: Config) -> tuple[str, ...]:
+    """Places in object stores that a run would write to."""
+    written = (config.blocks, config.output)
+    return tuple(str(place) for place in written if isinstance(place, ObjectPath))
 
 
 def planned_size(

@@ -45,11 +45,11 @@ from pipeline.keyfile import (
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.metrics import exported
 from pipeline.open import open_release
-from pipeline.output import checked_output, release_claim, remove_unfinished
+from pipeline.output import checked_places, release_claim, remove_noise, remove_unfinished
 from pipeline.patience import patience
 from pipeline.performance import StageReports
 from pipeline.place import Place
-from pipeline.plan import check_fits
+from pipeline.plan import StagePlan, check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
 from pipeline.publish import MANIFEST, describe_arrays, finish
 from pipeline.record import Timings, write_record
@@ -57,10 +57,12 @@ from pipeline.run import (
     Run,
     RunFolder,
     configured_queries,
+    disk_used,
     first_difference,
     free_disk,
     prepare_run,
     prepare_test_run,
+    run_folder,
 )
 from pipeline.schedule import current_period, in_period, scheduled
 from pipeline.signing import load_or_create_signing_key, public_key, sign
@@ -260,7 +262,7 @@ def abandon(config: Config, release_id: str | None = None) -> Account:
             raise BudgetRefused(f"{published} is published and can't be abandoned any more")
         ledger.abandon(lineage, folder.path.name)
         destroy_key(folder.key_file)
-        folder.discard_noise()
+        remove_noise(folder)
         remove_unfinished(folder, published)
     return ledger.account(lineage)
 
@@ -278,7 +280,7 @@ def _configured_run(config: Config) -> tuple[str, RunFolder, Place]:
 
 def _recorded_run(config: Config, release_id: str) -> tuple[str, RunFolder, Place]:
     """The same for a run named by its release, from its own record."""
-    folder = RunFolder(config.private / "runs" / release_id)
+    folder = run_folder(config, "runs", release_id)
     named = Path(release_id).name == release_id
     settings = folder.load_settings() if named else None
     if settings is None:
@@ -295,7 +297,7 @@ def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
     from pipeline.cluster import open_cluster
     from pipeline.preflight import preflight
 
-    with checked_output(run):
+    with checked_places(run):
         _check_fits(run)
         digest = content_digest(run.gallery)
         _check_started_on(run, digest)
@@ -345,22 +347,30 @@ def _spend(run: Run, digest: bytes, reporter: Reporter) -> str:
 
 
 def _check_fits(run: Run) -> None:
-    """Refuse a plan that fits neither the workers nor the disks; output may be a disk of its own.
+    """Refuse a plan that fits neither the workers nor the disks, of which there may be several.
 
     What an earlier attempt holds already counts as free: it is not needed twice. An object store
     does not tell what is free.
     """
-    private, output = run.config.private, run.config.output
+    kept: dict[str, Place] = {
+        "perturb": run.folder.blocks,
+        "project": run.config.private,
+        "publish": run.config.output,
+    }
+    disks: dict[int | None, list[StagePlan]] = {}
+    for stage in run.plan.stages:
+        disks.setdefault(_disk(kept[stage.name]), []).append(stage)
     limit = int(run.config.cluster.memory_limit)
-    free = free_disk(private) + run.folder.disk_used()
-    if isinstance(output, Path) and private.stat().st_dev == output.stat().st_dev:
-        check_fits(run.plan, limit, free)
-        return
-    inside = tuple(stage for stage in run.plan.stages if stage.name != "publish")
-    outside = tuple(stage for stage in run.plan.stages if stage.name == "publish")
-    check_fits(replace(run.plan, stages=inside), limit, free)
-    room = free_disk(output) if isinstance(output, Path) else math.inf
-    check_fits(replace(run.plan, stages=outside), limit, room)
+    for disk, stages in disks.items():
+        on_it = (place for place in kept.values() if _disk(place) == disk)
+        free = next((free_disk(place) for place in on_it if isinstance(place, Path)), math.inf)
+        used = sum(disk_used(folder) for folder in run.folder.folders() if _disk(folder) == disk)
+        check_fits(replace(run.plan, stages=tuple(stages)), limit, free + used)
+
+
+def _disk(place: Place) -> int | None:
+    """The disk that holds a place; None for an object store."""
+    return place.stat().st_dev if isinstance(place, Path) else None
 
 
 def _check_unchanged(run: Run, digest: bytes) -> None:
@@ -488,7 +498,7 @@ def _secure_key(run: Run, ledger: Ledger, entry: Entry, digest: bytes, secret: b
     elif entry.key_commitment is None:
         # Blocks of a key that this ledger never saw must not be taken for this one's.
         run.folder.discard_noise()
-        make_private(run.folder.receipts)
+        run.folder.make_receipts()
         create_key(key_file, digest, run.release_id, run.mechanism)
     else:
         raise IntegrityFailure(

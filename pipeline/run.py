@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.blocks import RECEIPTS
 from pipeline.config import NOT_PRIVATE_SUFFIX, Config
@@ -22,7 +22,7 @@ from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import Gallery, is_gallery
 from pipeline.panel_memory import PanelMemory
-from pipeline.place import Place
+from pipeline.place import Place, delete
 from pipeline.plan import GramPlan, plan_release
 from pipeline.plan_scores import ScoresPlan, plan_scores
 from pipeline.publish import MANIFEST
@@ -41,6 +41,8 @@ class RunFolder:
     """Names inside a run's folder."""
 
     path: Path
+    elsewhere: Place | None = None
+    """Folder of the noisy blocks and their receipts, where they are not kept in this one."""
 
     @property
     def record(self) -> Path:
@@ -63,14 +65,19 @@ class RunFolder:
         return self.path / "claim"
 
     @property
-    def store(self) -> Path:
-        """The noisy blocks."""
-        return self.path / "noisy.zarr"
+    def blocks(self) -> Place:
+        """Where the noisy blocks and their receipts are."""
+        return self.path if self.elsewhere is None else self.elsewhere
 
     @property
-    def receipts(self) -> Path:
+    def store(self) -> Place:
+        """The noisy blocks."""
+        return self.blocks / "noisy.zarr"
+
+    @property
+    def receipts(self) -> Place:
         """One file a finished noisy block."""
-        return self.path / RECEIPTS
+        return self.blocks / RECEIPTS
 
     @property
     def projection(self) -> Path:
@@ -101,9 +108,9 @@ class RunFolder:
         """Whether a finished projection waits to be published."""
         return self.projection.exists()
 
-    def disk_used(self) -> int:
-        """Bytes that an earlier attempt of this run already holds."""
-        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+    def folders(self) -> list[Path]:
+        """All folders of a file system that hold something of this run."""
+        return [folder for folder in {self.path, self.blocks} if isinstance(folder, Path)]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -115,7 +122,7 @@ class RunFolder:
             Another process holds it.
         """
         make_private(self.path)
-        make_private(self.receipts)
+        self.make_receipts()
         make_private(self.scratch)
         with (self.path / "lock").open("w") as file:
             try:
@@ -131,6 +138,13 @@ class RunFolder:
                 yield
             finally:
                 self._sweep_scratch()
+
+    def make_receipts(self) -> None:
+        """Make the folder of the receipts, which an object store needs none of."""
+        if isinstance(self.receipts, Path):
+            if isinstance(self.elsewhere, Path):
+                make_private(self.elsewhere)
+            make_private(self.receipts)
 
     def record_start(self, settings: dict[str, Any], content: bytes) -> None:
         """Record what the run is started with, once its key is bound to it; a record is kept.
@@ -181,7 +195,7 @@ class RunFolder:
     def discard_noise(self) -> None:
         """Remove the noisy blocks and what was made of them."""
         for folder in (self.receipts, self.store, self.projection, self.solver):
-            shutil.rmtree(folder, ignore_errors=True)
+            delete(folder)
 
     def _sweep_scratch(self) -> None:
         """Leave the workers' folder empty, and its owner's alone."""
@@ -259,7 +273,7 @@ def prepare_run(config: Config, gallery: Gallery) -> Run:
         gallery,
         plan_for(config, gallery.n, gallery.d, queries, panels_of(gallery)),
         release_id,
-        RunFolder(config.private / "runs" / release_id),
+        run_folder(config, "runs", release_id),
         config.output / release_id,
     )
 
@@ -278,10 +292,16 @@ def prepare_test_run(config: Config, gallery: Gallery, seed: int) -> Run:
     return replace(
         run,
         release_id=release_id,
-        folder=RunFolder(config.private / "test-runs" / release_id),
+        folder=run_folder(config, "test-runs", release_id),
         release=config.output / release_id,
         unsafe_seed=seed,
     )
+
+
+def run_folder(config: Config, kind: Literal["runs", "test-runs"], release_id: str) -> RunFolder:
+    """The folder of a run; its noisy blocks may be kept elsewhere."""
+    elsewhere = None if config.blocks is None else config.blocks / release_id
+    return RunFolder(config.private / kind / release_id, elsewhere)
 
 
 def run_settings(
@@ -396,6 +416,11 @@ def first_difference(
         elif old != new:
             return f"{place}{key}", old, new
     return None
+
+
+def disk_used(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def free_disk(path: Path) -> int:

@@ -12,16 +12,24 @@ import sys
 import threading
 import time
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import pytest
+import yaml
 
+from pipeline.config import Config, load_config
 from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.object_path import DEADLINE, ObjectPath
+from pipeline.open import NotPrivateWarning
+from pipeline.place import Place
+from pipeline.publish import STORE
+from pipeline.release import Outcome, release
 
 WRITER = ("writerkey", "writersecret")
 READER = ("readerkey", "readersecret")
@@ -167,82 +175,212 @@ def bucket(
     return ObjectPath.parse(f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}")
 
 
+HANG_UP = 0
+
+
 class Fault(Protocol):
     """What to do to a request instead of passing it on."""
 
     def __call__(self, method: str, path: str) -> int | float | None:
-        """A status to answer with; seconds, as a float, to wait first; None to pass it on."""
+        """A status to answer with; seconds, as a float, to wait first; None to pass it on.
+
+        ``HANG_UP`` closes the connection without an answer, as a server that is gone.
+        """
 
 
-class Proxy:
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request of a proxy's client."""
+
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def answer(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        found = self.server.fault_of(self.command, self.path)
+        if found == HANG_UP and found is not None:
+            self.close_connection = True
+        elif isinstance(found, int):
+            self.reply(found, [], b"<Error><Code>SlowDown</Code></Error>")
+        else:
+            time.sleep(found or 0.0)
+            self.pass_on(content)
+
+    def pass_on(self, content: bytes) -> None:
+        link = http.client.HTTPConnection(self.server.target, timeout=30)
+        link.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            link.putheader(name, value)
+        link.endheaders(content)
+        given = link.getresponse()
+        left_out = ("transfer-encoding", "connection", "date", "server")
+        headers = [item for item in given.getheaders() if item[0].lower() not in left_out]
+        self.reply(given.status, headers, given.read())
+        link.close()
+
+    def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        head = self.command == "HEAD"
+        with contextlib.suppress(OSError):
+            self.send_response(status)
+            for name, value in headers:
+                # That of a HEAD names the bytes that a GET would bring.
+                if head or name.lower() != "content-length":
+                    self.send_header(name, value)
+            if not head:
+                self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(b"" if head else content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+class Proxy(ThreadingHTTPServer):
     """Passes requests on to the object store, signature and all, but for those a fault takes."""
 
+    daemon_threads = True
+
     def __init__(self, server: Server) -> None:
-        target = server.endpoint.removeprefix("http://")
-        proxy = self
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.target = server.endpoint.removeprefix("http://")
+        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
         self.fault: Fault | None = None
-        self.requests: list[tuple[str, str]] = []
         self.faults = 0
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                proxy.requests.append((self.command, self.path))
-                found = None if proxy.fault is None else proxy.fault(self.command, self.path)
-                proxy.faults += found is not None
-                if isinstance(found, int):
-                    self.reply(found, [], b"<Error><Code>SlowDown</Code></Error>")
-                    return
-                time.sleep(found or 0.0)
-                link = http.client.HTTPConnection(target, timeout=30)
-                link.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():
-                    link.putheader(name, value)
-                link.endheaders(content)
-                given = link.getresponse()
-                headers = [
-                    (name, value)
-                    for name, value in given.getheaders()
-                    if name.lower() not in ("transfer-encoding", "connection", "date", "server")
-                ]
-                self.reply(given.status, headers, given.read())
-                link.close()
-
-            def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-                with contextlib.suppress(OSError):
-                    self.send_response(status)
-                    for name, value in headers:
-                        if self.command == "HEAD" or name.lower() != "content-length":
-                            self.send_header(name, value)
-                    if self.command != "HEAD":
-                        self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    if self.command != "HEAD":
-                        self.wfile.write(content)
-
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
-
-            def log_message(self, *words: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take no more requests."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+    def fault_of(self, method: str, path: str) -> int | float | None:
+        """What this request meets."""
+        found = None if self.fault is None else self.fault(method, path)
+        self.faults += found is not None
+        return found
 
 
 @pytest.fixture
 def proxy(server: Server, bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy that this test's client is sent through."""
     running = Proxy(server)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
     yield running
-    running.stop()
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+N, D, SIDE, SEED = 150, 16, 64, 7
+"""Six blocks, the last ones with an edge."""
+
+
+class Silent:
+    """A reporter that reports to nobody."""
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        pass
+
+    def advance(self, done: int, **figures: Any) -> None:
+        pass
+
+    def end(self, **figures: Any) -> None:
+        pass
+
+    def note(self, event: str, **figures: Any) -> None:
+        pass
+
+
+class Interrupted(Exception):
+    """Ends a run in this process at a chosen moment."""
+
+
+class InterruptAt(Silent):
+    """A reporter that raises once ``done`` units of ``stage`` are finished."""
+
+    def __init__(self, stage: str, done: int) -> None:
+        self._wanted, self._done, self._stage = stage, done, ""
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        self._stage = stage
+
+    def advance(self, done: int, **figures: Any) -> None:
+        if self._stage == self._wanted and done == self._done:
+            raise Interrupted
+
+
+@dataclass(frozen=True)
+class Curator:
+    """A folder with a source and configurations of it, each in a folder of its own."""
+
+    root: Path
+
+    @property
+    def source(self) -> Path:
+        """Vectors around a common mean: one component stands out of any moderate noise."""
+        path = self.root / "source.npy"
+        rows = np.random.default_rng(1).normal(size=(N, D)) + 1.5
+        np.save(path, rows.astype(np.float32))
+        return path
+
+    def load(self, folder: str = "curator", **changes: Any) -> Config:
+        """A configuration; places may be URLs."""
+        settings = {
+            "gallery": str(self.source),
+            "release": "gram",
+            "privacy": {"epsilon": 50.0, "delta": 1e-6, "adjacency": "record"},
+            "projection": {"method": "shrink"},
+            "block_side": SIDE,
+            "ledger": {
+                "url": "sqlite:///ledger.db",
+                "epsilon": 75.0,
+                "delta": 1e-6,
+                "create": True,
+            },
+            "cluster": {"workers": 1, "memory_limit": "1GiB"},
+            **{
+                name: str(value) if isinstance(value, ObjectPath) else value
+                for name, value in changes.items()
+            },
+        }
+        path = self.root / folder / "release.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(settings))
+        return load_config(path)
+
+    @staticmethod
+    def release(config: Config) -> Outcome:
+        """Release in this process, on worker processes of its own."""
+        return release(config, Silent())
+
+    @staticmethod
+    def interrupt(config: Config, stage: str, done: int) -> None:
+        """Leave a run unfinished."""
+        with pytest.raises(Interrupted):
+            release(config, InterruptAt(stage, done))
+
+    @staticmethod
+    def repeatable(config: Config) -> Outcome:
+        """Release in test mode: the same bits each time, and on any storage."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotPrivateWarning)
+            return release(config, Silent(), unsafe_seed=SEED)
+
+    @staticmethod
+    def contents(release: Place) -> dict[str, bytes]:
+        """Every chunk of a release."""
+        store = release / STORE
+        if isinstance(store, ObjectPath):
+            return {name: (store / name).read_bytes() for name in store.files() if "/c/" in name}
+        files = (file for file in store.rglob("*") if file.is_file() and "/c/" in str(file))
+        return {str(file.relative_to(store)): file.read_bytes() for file in files}
+
+
+@pytest.fixture
+def curator(tmp_path: Path) -> Curator:
+    """A curator's folder."""
+    return Curator(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What every repeatable release should come out as: one on a file system."""
+    made = Curator(tmp_path_factory.mktemp("reference"))
+    return made.repeatable(made.load())

@@ -3,115 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from pipeline import publish
 from pipeline.cli import cli
-from pipeline.config import Config, load_config
 from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.ingest import ingest
 from pipeline.object_path import DEADLINE, ObjectPath
 from pipeline.open import open_release
 from pipeline.place import Place
-from pipeline.release import abandon, release
+from pipeline.release import Outcome, abandon
 from pipeline.status import account_of, release_status
 from pipeline.verify import verify_release
-
-N, D, SIDE = 150, 16, 64
-"""Six blocks, the last ones with an edge."""
-
-
-class Silent:
-    """A reporter that reports to nobody."""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
-
-
-class Interrupted(Exception):
-    """Ends a run in this process at a chosen moment."""
-
-
-class InterruptAt(Silent):
-    """A reporter that raises once ``done`` units of ``stage`` are finished."""
-
-    def __init__(self, stage: str, done: int) -> None:
-        self._wanted, self._done, self._stage = stage, done, ""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        self._stage = stage
-
-    def advance(self, done: int, **figures: Any) -> None:
-        if self._stage == self._wanted and done == self._done:
-            raise Interrupted
-
-
-Configure = Callable[..., Config]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source.npy"
-    np.save(path, (np.random.default_rng(1).normal(size=(N, D)) + 1.5).astype(np.float32))
-    return path
-
-
-@pytest.fixture
-def configure(source: Path, tmp_path: Path) -> Configure:
-    """Configurations of one source, each in a folder of its own."""
-
-    def make(folder: str = "curator", **changes: Any) -> Config:
-        settings = {
-            "gallery": str(source),
-            "release": "gram",
-            "privacy": {"epsilon": 50.0, "delta": 1e-6, "adjacency": "record"},
-            "projection": {"method": "shrink"},
-            "block_side": SIDE,
-            "ledger": {
-                "url": "sqlite:///ledger.db",
-                "epsilon": 75.0,
-                "delta": 1e-6,
-                "create": True,
-            },
-            "cluster": {"workers": 1, "memory_limit": "1GiB"},
-            **{
-                name: str(value) if isinstance(value, ObjectPath) else value
-                for name, value in changes.items()
-            },
-        }
-        path = tmp_path / folder / "release.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml.safe_dump(settings))
-        return load_config(path)
-
-    return make
-
-
-def contents(store: Place) -> dict[str, bytes]:
-    """Every chunk of a release's store."""
-    if isinstance(store, ObjectPath):
-        return {name: (store / name).read_bytes() for name in store.files() if "/c/" in name}
-    return {
-        str(file.relative_to(store)): file.read_bytes()
-        for file in store.rglob("*")
-        if file.is_file() and "/c/" in str(file)
-    }
 
 
 def failed(folder: Place) -> list[str]:
@@ -121,28 +28,26 @@ def failed(folder: Place) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:.*is NOT PRIVATE:")
 def test_the_same_bits_as_on_disk_for_every_reader(
-    source: Path, bucket: ObjectPath, configure: Configure
+    curator: Any, reference: Outcome, bucket: ObjectPath
 ) -> None:
-    local = release(configure("local"), Silent(), unsafe_seed=7)
-    ingest(source, bucket / "vault" / "gallery.zarr")
-    config = configure(
-        "remote", gallery=bucket / "vault" / "gallery.zarr", output=bucket / "public"
+    local, public = reference, bucket / "public"
+    ingest(curator.source, bucket / "vault" / "gallery.zarr")
+    config = curator.load(
+        gallery=bucket / "vault" / "gallery.zarr", blocks=bucket / "vault", output=public
     )
-    remote = release(config, Silent(), unsafe_seed=7)
-    assert remote.path == bucket / "public" / "gram-not-private"
-    assert contents(remote.path / publish.STORE) == contents(local.path / publish.STORE)
+    remote = curator.repeatable(config)
+    assert remote.path == public / "gram-not-private"
+    assert curator.contents(remote.path) == curator.contents(local.path)
     assert remote.manifest.noisy == local.manifest.noisy
     assert failed(remote.path) == []
-    assert set((bucket / "public").names()) == {"gram-not-private"} | (
-        {".publishing"} & (bucket / "public").names()
-    )
-    assert (bucket / "public" / ".publishing").files() == {}
+    assert (public / ".publishing").files() == {}
+    assert not list(config.private.rglob("noisy.zarr"))
 
     here, there = open_release(local.path), open_release(str(remote.path))
-    assert np.array_equal(there.rows(0, N), here.rows(0, N))
+    assert np.array_equal(there.rows(0, here.n), here.rows(0, here.n))
     assert np.array_equal(there.topk(3)[0], here.topk(3)[0])
     whole = there.to_dask().compute(scheduler="threads")
-    assert np.array_equal(whole, here.rows(0, N))
+    assert np.array_equal(whole, here.rows(0, here.n))
 
     for words in (["show"], ["verify"]):
         shown = CliRunner().invoke(cli, [*words, str(remote.path)])
@@ -155,35 +60,52 @@ def test_the_same_bits_as_on_disk_for_every_reader(
             )
 
 
-def test_a_crash_while_publishing_is_resumed_and_the_release_is_immutable(
-    bucket: ObjectPath, configure: Configure
+def test_crashes_are_resumed_by_their_run_alone_and_the_release_is_immutable(
+    curator: Any, bucket: ObjectPath
 ) -> None:
-    config = configure(output=bucket)
-    with pytest.raises(Interrupted):
-        release(config, InterruptAt("publish", 2), None)
+    public, kept = bucket / "public", bucket / "vault" / "gram" / "noisy.zarr" / "blocks" / "c"
+    config = curator.load(output=public, blocks=bucket / "vault")
+    curator.interrupt(config, "perturb", 3)
+    status = release_status(config)
+    assert (status.stage, status.blocks) == ("perturb", 6)
+    assert status.blocks_done >= 3
+    receipts = bucket / "vault" / "gram" / "receipts"
+    done = [int(name.partition(".")[0]) for name in receipts.files()]
+    assert len(done) == status.blocks_done
+    stamps = {index: (kept / str(index) / "0" / "0").stamp() for index in done}
+    damaged = kept / str(done[0]) / "0" / "0"
+    content = damaged.read_bytes()
+    damaged.write(bytes([content[0] ^ 1]) + content[1:])
+
+    # Another machine, with a private folder of its own, keeps away and spends nothing.
+    for places in ({"output": public}, {"blocks": bucket / "vault"}):
+        other = curator.load("other", **places)
+        with pytest.raises(ConfigurationError, match="another run"):
+            curator.release(other)
+        with pytest.raises(BudgetRefused):
+            account_of(other)
+    other = curator.load("other", output=public)
+
+    curator.interrupt(config, "publish", 2)
+    assert damaged.read_bytes() == content
+    assert all((kept / str(index) / "0" / "0").stamp() == stamps[index] for index in done[1:])
     assert release_status(config).stage == "publish"
     with pytest.raises(IntegrityFailure, match="no release"):
-        open_release(bucket / "gram")
-    # Another machine, with a private folder of its own, keeps away and spends nothing.
-    other = configure("other", output=bucket)
-    with pytest.raises(ConfigurationError, match=r"another run.*publishes"):
-        release(other, Silent())
-    with pytest.raises(BudgetRefused):
-        account_of(other)
+        open_release(public / "gram")
 
-    made = release(config, Silent())
+    made = curator.release(config)
     assert made.newly
     assert failed(made.path) == []
-    assert (bucket / ".publishing").files() == {}
-    before = {name: (bucket / name).read_bytes() for name in bucket.files()}
-    assert not release(config, Silent()).newly
+    assert (public / ".publishing").files() == {}
+    before = {name: (public / name).read_bytes() for name in public.files()}
+    assert not curator.release(config).newly
     with pytest.raises(ConfigurationError, match="never overwritten"):
         publish.start_release(str(made.path))
     with pytest.raises(ConfigurationError, match="never overwritten"):
         publish.finish(made.path, made.manifest)
     with pytest.raises(IntegrityFailure, match="sign"):
-        release(other, Silent())
-    assert {name: (bucket / name).read_bytes() for name in bucket.files()} == before
+        curator.release(other)
+    assert {name: (public / name).read_bytes() for name in public.files()} == before
 
     damage(made.path)
 
@@ -242,49 +164,49 @@ def test_of_two_publishers_one_wins(bucket: ObjectPath) -> None:
 
 
 def test_what_cannot_be_written_is_found_before_anything_is_spent(
-    bucket: ObjectPath, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    bucket: ObjectPath, curator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = configure(output="s3://no-such-bucket/releases")
+    missing = curator.load(output="s3://no-such-bucket/releases")
     with pytest.raises(ConfigurationError, match="no such bucket"):
-        release(missing, Silent())
-    config = configure(output=bucket)
+        curator.release(missing)
+    config = curator.load(output=bucket)
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "readerkey")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "readersecret")
         with pytest.raises(ConfigurationError, match=r"refuses access, AccessDenied"):
-            release(config, Silent())
+            curator.release(config)
         patch.setenv("AWS_SECRET_ACCESS_KEY", "another")
         with pytest.raises(ConfigurationError, match="refuses access"):
-            release(config, Silent())
+            curator.release(config)
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         patch.setenv(DEADLINE, "0.3")
         with pytest.raises(RunFailed, match="object store failed"):
-            release(config, Silent())
+            curator.release(config)
     (bucket / "gram" / "letter.txt").write(b"dear reader")
     with pytest.raises(ConfigurationError, match=r"letter\.txt"):
-        release(config, Silent())
+        curator.release(config)
     (bucket / "gram").delete()
     beyond = {"epsilon": 500.0, "delta": 1e-6, "adjacency": "record"}
     with pytest.raises(BudgetRefused, match="requested"):
-        release(configure(output=bucket, privacy=beyond), Silent())
+        curator.release(curator.load(output=bucket, privacy=beyond))
     # Nothing was spent, and no claim or probe is left behind.
     assert account_of(config).entries == ()
     assert bucket.files() == {}
 
 
-def test_a_release_that_is_given_up_leaves_no_object(
-    bucket: ObjectPath, configure: Configure
-) -> None:
-    config = configure(output=bucket)
-    with pytest.raises(Interrupted):
-        release(config, InterruptAt("publish", 1))
-    assert bucket.files()
+def test_a_release_that_is_given_up_leaves_no_object(bucket: ObjectPath, curator: Any) -> None:
+    config = curator.load(output=bucket / "public", blocks=bucket / "vault")
+    curator.interrupt(config, "publish", 1)
+    assert (bucket / "vault").files()
+    assert (bucket / "public").files()
     abandon(config)
     assert bucket.files() == {}
 
 
-def test_a_gallery_does_not_lie_in_the_published_prefix(configure: Configure) -> None:
+def test_a_gallery_does_not_lie_in_the_published_prefix(curator: Any) -> None:
     with pytest.raises(ConfigurationError, match="outside the published folder"):
-        configure(gallery="s3://bucket/a/gallery.zarr", output="s3://bucket/a")
-    configure(gallery="s3://bucket/a/gallery.zarr", output="s3://bucket/ab")
+        curator.load(gallery="s3://bucket/a/gallery.zarr", output="s3://bucket/a")
+    with pytest.raises(ConfigurationError, match="outside the published folder"):
+        curator.load(blocks="s3://bucket/a/b", output="s3://bucket/a")
+    curator.load(gallery="s3://bucket/a/gallery.zarr", output="s3://bucket/ab")
