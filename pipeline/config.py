@@ -44,10 +44,8 @@ def _count_or_auto(value: object) -> object:
     raise ValueError(f"expected a whole number or 'auto', found {_shown(value)}")
 
 
-def _place(value: object) -> Place | None:
-    """A path, or a URL of an object store; None where a key that may be left out is empty."""
-    if value is None:
-        return None
+def _place(value: object) -> Place:
+    """A path, or a URL of an object store."""
     if not isinstance(value, str | Path | ObjectPath):
         raise ValueError("input is not a valid path")
     try:
@@ -56,8 +54,13 @@ def _place(value: object) -> Place | None:
         raise ValueError(str(error)) from None
 
 
+def _place_or_none(value: object) -> Place | None:
+    """The same of a key that may be left out."""
+    return None if value is None else _place(value)
+
+
 PathOrUrl = Annotated[Place, PlainValidator(_place)]
-OptionalPathOrUrl = Annotated[Place | None, PlainValidator(_place)]
+OptionalPathOrUrl = Annotated[Place | None, PlainValidator(_place_or_none)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
