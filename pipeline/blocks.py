@@ -165,7 +165,7 @@ def matches(path: str, receipt: Receipt) -> bool:
 
 def damaged_blocks(path: str, geometry: Geometry) -> list[int]:
     """Every block of a finished store that is missing, damaged, or not the one of its receipt."""
-    receipts = load_receipts(_receipts_of(path), geometry)
+    receipts = load_receipts(str(_receipts_of(path)), geometry)
     return [
         index
         for index, receipt in enumerate(receipts)
