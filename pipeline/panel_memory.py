@@ -25,6 +25,9 @@ _CHECKED_ENTRY = 2 * INT64 + 2 * FLOAT64 + 4
 _DECODED_CHUNKS = 48 * 2**20
 """Chunks of entries while Zarr decodes them, with their bytes before and after (measured)."""
 
+_KEPT_BUFFERS = 32 * 2**20
+"""What the allocator keeps of those chunks while products are computed (measured)."""
+
 
 class PanelMemory(Protocol):
     """Bytes that panels of one gallery take while a block is made of them."""
@@ -96,7 +99,8 @@ class SparsePanels:
         The strip is a tile high: sparse at first, then written out.
         """
         entries = self.largest(rows) * (2 * FLOAT64 + _MATRIX_ENTRY) + self.d * INT32
-        return entries + min(rows, TILE) * rows * (_MATRIX_ENTRY + FLOAT64)
+        strip = min(rows, TILE) * rows * (_MATRIX_ENTRY + FLOAT64)
+        return entries + strip + _KEPT_BUFFERS
 
     def scoring(self, queries: int, records: int) -> int:
         """The panel as a matrix, and the queries and their scores twice over in float64."""

@@ -1,0 +1,254 @@
+"""Ratings: ingest of a large catalogue, and perturb on a subset of it against dense embeddings.
+
+The catalogue is invented: item popularity follows Zipf's law, the activity of users a log-normal
+one, pairs are distinct. It is written as a CSV file, whole and for two subsets of its items: some
+at random, and those with the most ratings. Ingest is measured on the whole file. Perturb is
+measured on the subsets, as a release runs it, against a dense gallery of as many records of d = 128
+features; both sides run in turn on fresh local clusters, and medians of ratios are reported.
+
+    python benchmarks/recommender.py
+    python benchmarks/recommender.py --items 20000 --users 100000 --ratings 2000000 --subset 4000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+from distributed import Client
+from numpy.typing import NDArray
+from perturb import Measurement, measured, scratch
+
+from pipeline.blocks import create_store
+from pipeline.cluster import open_cluster
+from pipeline.config import Cluster
+from pipeline.durable import make_private
+from pipeline.gallery import Gallery, create_embeddings, describe, open_gallery, panels
+from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
+from pipeline.keyfile import commitment, create_key
+from pipeline.perturb import PerturbJob, perturb_block
+from pipeline.plan import GramPlan, plan_release
+from pipeline.sparse_gallery import panels_of, row_pointers
+from pipeline.window import run_tasks
+from scoreshield.fixedpoint import to_fixed
+from scoreshield.mechanism import calibrate_gram
+
+EPSILON, DELTA, DENSE_FEATURES = 8.0, 1e-6, 128
+TARGET = 1.5
+MEMORY_LIMIT = 4 * 2**30
+_INGEST = """
+import resource, sys, time
+from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start, busy = time.perf_counter(), time.process_time()
+ingest_ratings(sys.argv[1], sys.argv[2], RatingsOptions("item"))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(time.perf_counter() - start, time.process_time() - busy, 1024 * before, 1024 * peak)
+"""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Distinct pairs of item and user with a value; items in the order of their popularity."""
+
+    items: NDArray[np.int64]
+    users: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class IngestMeasurement:
+    """Ingest of one file in a process of its own."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    bytes_of_imports: float
+    peak_bytes: float
+
+
+def main() -> None:
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory(prefix="recommender-benchmark-") as folder:
+        place = Path(folder)
+        catalogue = invented(arguments.items, arguments.users, arguments.ratings)
+        names = np.random.default_rng(3).permutation(arguments.items)
+        write_csv(place / "whole.csv", catalogue, names, slice(None))
+        size = (place / "whole.csv").stat().st_size
+        ingest = measured_ingest(place / "whole.csv", place / "whole.zarr")
+        (place / "whole.csv").unlink()
+        dense = dense_gallery(place / "dense.zarr", arguments.subset)
+        subsets = {
+            "random items": names[catalogue.items] < arguments.subset,
+            "most rated items": catalogue.items < arguments.subset,
+        }
+        results = {
+            name: against_dense(place, catalogue, names, chosen, dense, arguments)
+            for name, chosen in subsets.items()
+        }
+    report(arguments, size, ingest, results)
+
+
+def invented(items: int, users: int, ratings: int) -> Catalogue:
+    """A catalogue from a fixed seed."""
+    random = np.random.default_rng(0)
+    popularity = np.cumsum(1 / (np.arange(items) + 10.0))
+    activity = np.cumsum(np.exp(1.2 * random.standard_normal(users)))
+    pairs = np.empty(0, dtype=np.int64)
+    while len(pairs) < ratings:
+        count = int(1.3 * (ratings - len(pairs))) + 1000
+        item = np.searchsorted(popularity, popularity[-1] * random.random(count))
+        user = np.searchsorted(activity, activity[-1] * random.random(count))
+        drawn = np.minimum(item, items - 1) * users + np.minimum(user, users - 1)
+        pairs = np.unique(np.concatenate([pairs, drawn]))
+    chosen = random.permutation(pairs)[:ratings]
+    values = random.integers(1, 11, size=ratings) / 2
+    return Catalogue(*np.divmod(chosen, users), values)
+
+
+def write_csv(path: Path, catalogue: Catalogue, names: NDArray[np.int64], chosen: Any) -> None:
+    """User, item, rating; items under names that tell nothing of their popularity."""
+    columns = {
+        "userId": catalogue.users[chosen],
+        "itemId": names[catalogue.items[chosen]],
+        "rating": catalogue.values[chosen],
+    }
+    pyarrow.csv.write_csv(pyarrow.table(columns), path)
+
+
+def measured_ingest(source: Path, target: Path) -> IngestMeasurement:
+    """Time and peak memory of an ingest by items."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INGEST, str(source), str(target)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return IngestMeasurement(*map(float, done.stdout.split()))
+
+
+def dense_gallery(path: Path, n: int) -> Gallery:
+    """Random unit rows of 128 features."""
+    random = np.random.default_rng(0)
+    array = create_embeddings(str(path), n, DENSE_FEATURES)
+    for start, stop in panels(n, 2048):
+        array[start:stop] = to_fixed(random.standard_normal((stop - start, DENSE_FEATURES)))
+    describe(str(path), lineage="0" * 32, source_kind="npy", zero_rows="refuse", substituted=0)
+    return open_gallery(path)
+
+
+def against_dense(
+    place: Path,
+    catalogue: Catalogue,
+    names: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    dense: Gallery,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """Perturb on a subset of the items and on the dense gallery, in turn."""
+    write_csv(place / "subset.csv", catalogue, names, chosen)
+    gallery = ingest_ratings(
+        place / "subset.csv", place / "subset.zarr", RatingsOptions("item"), overwrite=True
+    )
+    sparse_plan, dense_plan = planned(gallery), planned(dense)
+    sparse_runs, dense_runs = [], []
+    for _ in range(arguments.repeat):
+        sparse_runs.append(perturb_stage(place, gallery, sparse_plan, arguments.workers))
+        dense_runs.append(perturb_stage(place, dense, dense_plan, arguments.workers))
+    pairs = list(zip(sparse_runs, dense_runs, strict=True))
+    planned_peak = sparse_plan.stages[0].peak_worker_bytes
+    return {
+        "records": gallery.n,
+        "features": gallery.d,
+        "entries": int(row_pointers(gallery.path)[-1]),
+        "wall_ratio": statistics.median(a.wall_seconds / b.wall_seconds for a, b in pairs),
+        "cpu_ratio": statistics.median(a.cpu_seconds / b.cpu_seconds for a, b in pairs),
+        "peak_over_planned": max(one.peak_worker_bytes for one in sparse_runs) / planned_peak,
+        "sparse": [asdict(one) for one in sparse_runs],
+        "dense": [asdict(one) for one in dense_runs],
+    }
+
+
+def planned(gallery: Gallery) -> GramPlan:
+    """The plan of a Gram release without a projection."""
+    mechanism = calibrate_gram(gallery.n, gallery.d, EPSILON, DELTA)
+    return plan_release(mechanism, "none", (), "auto", 1, panels=panels_of(gallery))
+
+
+def perturb_stage(place: Path, gallery: Gallery, plan: GramPlan, workers: int) -> Measurement:
+    """The perturb stage as a release runs it, with a fresh key and receipts."""
+    with scratch(place / "run") as folder:
+        key_file = folder / "release.key"
+        create_key(key_file, bytes(32), "benchmark", plan.mechanism)
+        job = PerturbJob(
+            gallery=gallery.path,
+            store=str(folder / "noisy.zarr"),
+            receipts=str(make_private(folder / "receipts")),
+            key_file=str(key_file),
+            key_commitment=commitment(key_file),
+            release_id="benchmark",
+            mechanism=plan.mechanism,
+            triangle=plan.triangle,
+            sparse=gallery.sparse,
+        )
+        create_store(job.store, plan.triangle)
+
+        def run(client: Client) -> None:
+            finished = run_tasks(client, "perturb", perturb_block, job, range(plan.triangle.count))
+            assert sum(1 for _ in finished) == plan.triangle.count
+
+        cluster = Cluster.model_validate(
+            {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
+        )
+        with open_cluster(cluster, folder / "scratch") as client:
+            return measured(client, "pipeline.perturb", run, Path(job.store))
+
+
+def report(
+    arguments: argparse.Namespace,
+    size: int,
+    ingest: IngestMeasurement,
+    results: dict[str, dict[str, Any]],
+) -> None:
+    if arguments.json:
+        print(json.dumps({"bytes": size, "ingest": asdict(ingest), "perturb": results}))
+        return
+    print(
+        f"{arguments.ratings} ratings of {arguments.items} items by {arguments.users} users, "
+        f"{size / 2**20:.0f} MiB\n"
+        f"ingest: {ingest.wall_seconds:.0f} s, {ingest.cpu_seconds:.0f} s of the processor, peak "
+        f"{ingest.peak_bytes / 2**20:.0f} MiB ({ingest.bytes_of_imports / 2**20:.0f} MiB before)"
+    )
+    for name, result in results.items():
+        print(
+            f"perturb, {result['records']} {name}, {result['entries']} entries: wall "
+            f"{result['wall_ratio']:.2f}, processor {result['cpu_ratio']:.2f} of dense rows of "
+            f"{DENSE_FEATURES} (target {TARGET}); peak {result['peak_over_planned']:.2f} of plan"
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=200_000)
+    parser.add_argument("--users", type=int, default=1_000_000)
+    parser.add_argument("--ratings", type=int, default=20_000_000)
+    parser.add_argument("--subset", type=int, default=20_000, help="items of a subset")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
+    parser.add_argument("--repeat", type=int, default=2, help="repetitions (default 2)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
