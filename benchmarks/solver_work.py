@@ -88,7 +88,8 @@ def counted(n: int, d: int, sigma: float, method: str) -> dict[str, Any]:
     triangle = Triangle(n, SIDE)
     source = InMemory(noisy_matrix(n, d, sigma), triangle)
     with tempfile.TemporaryDirectory() as folder, counting() as work:
-        algebra = ClusterPanels(OneProcess(), Path(folder), row_ranges(n, 1))  # type: ignore[arg-type]
+        client: Any = OneProcess()
+        algebra = ClusterPanels(client, Path(folder), row_ranges(n, 1), 1)
         noisy = ClusterOperator(algebra, source, triangle)
         solution = SOLVERS[method](noisy, algebra, triangle, sigma)
     return {

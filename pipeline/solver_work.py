@@ -142,7 +142,7 @@ def _shrink(spectrum: _Spectrum) -> SolverWork:
 def _nearest(spectrum: _Spectrum) -> SolverWork:
     n, rank = spectrum.n, spectrum.exact_rank()
     width = min(n, math.ceil(1.3 * max(rank, 1.5 * math.sqrt(n))) + 12)
-    products = round(min(120.0, max(45.0, 104.0 - 27.0 * spectrum.decades)))
+    products = round(min(120.0, max(40.0, 104.0 - 20.0 * spectrum.decades)))
     return _worked(
         spectrum,
         rank=rank,
