@@ -187,8 +187,13 @@ def preview(
         config = config.model_copy(update={"cluster": cluster})
     size = planned_size(config, records, features)
     plan = plan_of_size(config, size)
-    interactions = size.record_kind is not None
-    workload = Workload(plan, config.cluster, load_calibration(config.private), interactions)
+    workload = Workload(
+        plan,
+        config.cluster,
+        load_calibration(config.private),
+        interactions=size.record_kind is not None,
+        elsewhere=_kept_elsewhere(config),
+    )
     asked = records is None and features is None
     answer = _ledger_answer(config, plan) if asked else None
     ids = asked and publishes_ids(config)
@@ -199,6 +204,14 @@ def _object_stores(config: Config) -> tuple[str, ...]:
     """Places in object stores that a run would write to."""
     written = (config.blocks, config.output)
     return tuple(str(place) for place in written if isinstance(place, ObjectPath))
+
+
+def _kept_elsewhere(config: Config) -> tuple[str, ...]:
+    """Keys that name an object store, or another place for noisy blocks than the private folder."""
+    stores = tuple(
+        key for key in ("gallery", "output") if isinstance(getattr(config, key), ObjectPath)
+    )
+    return stores if config.blocks is None else (*stores, "blocks")
 
 
 def planned_size(

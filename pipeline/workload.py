@@ -31,12 +31,14 @@ class Workload:
     cluster : the machines it is planned for
     calibration : None where no rates were measured
     interactions : whether records are sparse
+    elsewhere : what is kept elsewhere than in the private folder, where storage was measured
     """
 
     plan: ReleasePlan
     cluster: Cluster
     calibration: Calibration | None
     interactions: bool = False
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def machines(self) -> Machines:
@@ -100,6 +102,8 @@ class Workload:
                 "inner products of interactions take as long as those of dense records, an upper "
                 "estimate"
             )
+        if self.elsewhere:
+            assumed.append(f"{' and '.join(self.elsewhere)} as fast to reach as the private folder")
         if self.cluster.workers != calibration.workers:
             assumed.append(
                 f"{self.cluster.workers} workers, each as fast as one of the "

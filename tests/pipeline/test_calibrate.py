@@ -121,6 +121,16 @@ def test_rates_of_another_machine_are_used_and_named(
     assert "host elsewhere, now " in "\n".join(elsewhere.to_lines())
 
 
+def test_what_is_kept_elsewhere_than_was_measured_is_named(
+    calibrated: tuple[Config, Calibration],
+) -> None:
+    config, _ = calibrated
+    elsewhere = config.model_copy(update={"blocks": config.private.parent / "blocks"})
+    text = preview(elsewhere, records=5000, features=16).to_text()
+    assert "assumed: blocks as fast to reach as the private folder" in text
+    assert "to reach" not in preview(config, records=5000, features=16).to_text()
+
+
 def test_the_sizes_are_options_of_the_command(calibrated: tuple[Config, Calibration]) -> None:
     config, _ = calibrated
     file = str(config.private.parent / "release.yaml")
