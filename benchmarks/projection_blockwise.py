@@ -21,7 +21,7 @@ import numpy as np
 
 from scoreshield.projection import DenseOperator
 from scoreshield.projection.aap_blockwise import aap_blockwise
-from scoreshield.projection.clipped import ClippedFactorOperator
+from scoreshield.projection.box_correction import BoxCorrection
 from scoreshield.projection.eigen import full_spectrum
 from scoreshield.projection.nearest import nearest_correlation
 from scoreshield.projection.nearest_blockwise import nearest_blockwise
@@ -78,9 +78,7 @@ def aap(clean: FloatArray, noise: FloatArray, sigma: float) -> dict[str, Any]:
     n = len(noisy)
     _, one = timed(lambda: full_spectrum(DenseOperator(noisy).array))
     solution, seconds = timed(
-        lambda: aap_blockwise(
-            SinglePrecision(noisy), ArrayPanels(n, np.float32), ClippedFactorOperator
-        )
+        lambda: aap_blockwise(SinglePrecision(noisy), ArrayPanels(n, np.float32), BoxCorrection)
     )
     return {
         **common(solution, seconds, PAPER_ITERATIONS * one),

@@ -22,21 +22,36 @@ from pipeline.durable import write_atomically
 from pipeline.errors import IntegrityFailure
 from pipeline.panel_file import PanelFile, RowRanges
 from pipeline.panel_store import ClusterPanel, ClusterPanels
-from scoreshield.projection.aap_blockwise import AapState
+from scoreshield.projection.aap_blockwise import AapState, ClosingState
 from scoreshield.projection.density import SpectralDensity
 from scoreshield.projection.nearest_blockwise import NearestState
 from scoreshield.projection.result import Iteration
-from scoreshield.projection.shrink_blockwise import ShrinkState
+from scoreshield.projection.shrink_blockwise import HandoverState, ShrinkState
 from scoreshield.projection.subspace import RitzPairs
 
 FILE = "checkpoint.npz"
 _DESCRIPTION = "description"
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (NearestState, ShrinkState, AapState, RitzPairs, SpectralDensity, Iteration)
+    for kind in (
+        NearestState,
+        ShrinkState,
+        HandoverState,
+        AapState,
+        ClosingState,
+        RitzPairs,
+        SpectralDensity,
+        Iteration,
+    )
 }
 
-State = NearestState[ClusterPanel] | ShrinkState[ClusterPanel] | AapState[ClusterPanel]
+State = (
+    NearestState[ClusterPanel]
+    | ShrinkState[ClusterPanel]
+    | HandoverState[ClusterPanel]
+    | AapState[ClusterPanel]
+    | ClosingState[ClusterPanel]
+)
 
 
 @dataclass(frozen=True)

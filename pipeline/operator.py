@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from pipeline import block_cache
 from pipeline.blas import one_thread
@@ -28,7 +29,10 @@ from pipeline.panel_file import FloatPanel, PanelFile, chunks_of, read_rows, wri
 from pipeline.panel_store import ClusterPanel, ClusterPanels
 from pipeline.shares import Places, Share, cut_shares
 from pipeline.window import run_at_once
-from scoreshield.projection.aap import relaxed_box
+from scoreshield.projection.box_correction import correction_block
+
+
+Block = FloatPanel | csr_array
 
 
 class BlockSource(Protocol):
@@ -37,7 +41,7 @@ class BlockSource(Protocol):
     def scale(self) -> float:
         """What all blocks are to be multiplied with; eight significant bits."""
 
-    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[Block, int]:
         """Block (i, j), i ≤ j, not to be changed, and the bytes of noisy blocks read for it.
 
         ``scratch`` has the shape of a whole block; the result may lie in it.
@@ -63,7 +67,7 @@ class NoisyBlocks:
         """The step of the stored codes."""
         return encoding_of(self.path).scale
 
-    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[Block, int]:
         """Block (i, j) from the worker's cache or the store."""
         index = self.triangle.index(i, j)
         block, read = block_cache.of_this_worker.get(
@@ -82,32 +86,27 @@ class NoisyBlocks:
 
 
 @dataclass(frozen=True)
-class ClippedFactorBlocks:
-    """R_ω(F·Fᵀ), the iterate of ``aap``: a block is computed when it is needed, never stored.
+class BoxCorrectionBlocks:
+    """E = P_box(F·Fᵀ) − F·Fᵀ of ``aap``: a block is computed when it is needed, never stored.
 
     Attributes
     ----------
     factor : F, (n, r)
-    relaxation : ω
     triangle : how the matrix is cut
     """
 
     factor: PanelFile
-    relaxation: float
     triangle: Triangle
 
     def scale(self) -> float:
         """Blocks are computed as they are."""
         return 1.0
 
-    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[FloatPanel, int]:
-        """Block (i, j) from two row panels of F."""
+    def block(self, i: int, j: int, scratch: FloatPanel) -> tuple[Block, int]:
+        """Block (i, j) from two row panels of F, sparse where few of its numbers are not 0."""
         left = self.factor.read(self.triangle.span(i))
         right = left if i == j else self.factor.read(self.triangle.span(j))
-        product = left @ right.T
-        relaxed = relaxed_box(product, self.relaxation, 0 if i == j else None)  # type: ignore[arg-type]
-        block: FloatPanel = relaxed.astype(np.float32, copy=False)
-        return block, 0
+        return correction_block(left, right, diagonal=i == j), 0
 
 
 @dataclass(frozen=True)
@@ -211,15 +210,14 @@ class ClusterOperator:
         return algebra.adopt(product)
 
 
-def clipped_factor(
+def box_correction(
     algebra: ClusterPanels,
     triangle: Triangle,
     factor: ClusterPanel,
-    relaxation: float,
     multiplied: Callable[[], None] | None = None,
 ) -> ClusterOperator:
-    """R_ω(F·Fᵀ) by its products, (n, r) → an operator on n rows."""
-    source = ClippedFactorBlocks(algebra.stored(factor), relaxation, triangle)
+    """P_box(F·Fᵀ) − F·Fᵀ by its products, (n, r) → an operator on n rows."""
+    source = BoxCorrectionBlocks(algebra.stored(factor), triangle)
     return ClusterOperator(algebra, source, triangle, factor, multiplied)
 
 

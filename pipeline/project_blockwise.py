@@ -21,7 +21,7 @@ from pipeline import arrays
 from pipeline.checkpoint import Checkpoints, State, read_checkpoint, sweep
 from pipeline.durable import make_private, write_atomically
 from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, NoisyBlocks, clipped_factor
+from pipeline.operator import ClusterOperator, NoisyBlocks, box_correction
 from pipeline.pace import Pace
 from pipeline.panel_file import PanelFile, row_ranges
 from pipeline.panel_store import ClusterPanel, ClusterPanels
@@ -35,7 +35,7 @@ from pipeline.project import (
 )
 from pipeline.window import run_tasks
 from scoreshield.manifest import PostProcessing, describe_projection
-from scoreshield.projection.aap_blockwise import AapState, aap_blockwise
+from scoreshield.projection.aap_blockwise import AapState, ClosingState, aap_blockwise
 from scoreshield.projection.auto import METHOD as AUTO
 from scoreshield.projection.auto import least_of
 from scoreshield.projection.blockwise import LINEAR_SAFETY, estimated_risks
@@ -49,7 +49,7 @@ from scoreshield.projection.result import (
     Projection,
     rows_within_unit_ball,
 )
-from scoreshield.projection.shrink_blockwise import ShrinkState, shrink_blockwise
+from scoreshield.projection.shrink_blockwise import HandoverState, ShrinkState, shrink_blockwise
 from scoreshield.projection.solution import Solution
 from scoreshield.released import released_factor
 
@@ -171,13 +171,13 @@ def alternating(solve: Solve) -> Solution[ClusterPanel]:
     return aap_blockwise(
         solve.operator,
         solve.algebra,
-        partial(clipped_factor, solve.algebra, job.triangle, multiplied=solve.product_done),
+        partial(box_correction, solve.algebra, job.triangle, multiplied=solve.product_done),
         tolerance=job.tolerance,
         max_iterations=job.max_iterations,
         rank=job.rank if isinstance(job.rank, int) else None,
         progress=solve.watched(job.tolerance),
         checkpoint=solve.checkpoint,
-        resume_from=reached if isinstance(reached, AapState) else None,
+        resume_from=reached if isinstance(reached, AapState | ClosingState) else None,
     )
 
 
@@ -206,7 +206,7 @@ def shrinkage(solve: Solve) -> Solution[ClusterPanel]:
         max_iterations=job.max_iterations,
         progress=solve.watched(job.tolerance),
         checkpoint=solve.checkpoint,
-        resume_from=reached if isinstance(reached, ShrinkState) else None,
+        resume_from=reached if isinstance(reached, ShrinkState | HandoverState) else None,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scoreshield.errors import ParameterError
 from scoreshield.projection.aap_blockwise import aap_blockwise
 from scoreshield.projection.auto import identity, least_of, named_auto, require_noise_level
-from scoreshield.projection.clipped import ClippedFactorOperator
+from scoreshield.projection.box_correction import BoxCorrection
 from scoreshield.projection.method import Request
 from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.operator import SymmetricOperator
@@ -46,7 +46,7 @@ def alternating_projection(operator: SymmetricOperator, request: Request) -> Pro
     solution = aap_blockwise(
         operator,
         ArrayPanels(operator.n),
-        ClippedFactorOperator,
+        BoxCorrection,
         tolerance=request.tolerance,
         max_iterations=request.max_iterations,
         rank=request.rank,

@@ -44,6 +44,7 @@ from scoreshield.projection.panels import (
     PanelOperator,
     Term,
     concatenate,
+    orthonormalise,
     rows_in_unit_ball,
     scale_rows,
     select,
@@ -110,6 +111,7 @@ def nearest_blockwise(
     progress: Callable[[Iteration], None] | None = None,
     checkpoint: Callable[[NearestState[P]], None] | None = None,
     resume_from: NearestState[P] | None = None,
+    subspace: P | None = None,
 ) -> Solution[P]:
     """Exact projection of G onto the elliptope, panels wherever the algebra keeps them.
 
@@ -124,6 +126,8 @@ def nearest_blockwise(
     progress : called after each step
     checkpoint : called with the state after each step
     resume_from : a state to go on from; the result is that of an uninterrupted run
+    subspace : orthonormal columns close to the leading eigenvectors of G, where they are known;
+        None for a block Krylov subspace
 
     Returns
     -------
@@ -137,7 +141,7 @@ def nearest_blockwise(
     """
     require_tolerance(tolerance, max_iterations)
     solver = DualNewton(operator, algebra)
-    state = solver.start() if resume_from is None else solver.resumed(resume_from)
+    state = solver.start(subspace) if resume_from is None else solver.resumed(resume_from)
     verdict: Verdict[P] | None = None
     while True:
         report(progress, state.history)
@@ -198,14 +202,16 @@ class DualNewton(Generic[P]):
         self._operator = CountedProducts(operator)
         self._algebra = algebra
 
-    def start(self) -> NearestState[P]:
+    def start(self, subspace: P | None) -> NearestState[P]:
         """The uniform dual vector, as in ``nearest``: trace n, or 2√n positive eigenvalues."""
         n = self._algebra.n
-        zero = np.zeros(n)
         density = spectral_density(self._operator, self._algebra)
-        expected = density.mass_above(-density.shift_for_trace(float(n)))
-        size = _panel_width(max(expected, 2.0 * math.sqrt(n)), n)
-        pairs, density = krylov_start(self._operator, self._algebra, zero, size)
+        if subspace is None:
+            expected = density.mass_above(-density.shift_for_trace(float(n)))
+            size = _panel_width(max(expected, 2.0 * math.sqrt(n)), n)
+            pairs, density = krylov_start(self._operator, self._algebra, np.zeros(n), size)
+        else:
+            pairs = self._widened(subspace, density)
         shift = uniform_dual_shift(pairs.values, float(n))
         lifted = min(math.ceil(2.0 * math.sqrt(n)), pairs.values.size) - 1
         dual = np.full(n, max(shift, -float(pairs.values[lifted])))
@@ -324,6 +330,20 @@ class DualNewton(Generic[P]):
             number, float(np.sqrt(np.mean(gradient**2))), pairs.positive, number, products
         )
         return NearestState(dual, pairs, density, (*history, step), products)
+
+    def _widened(self, subspace: P, density: SpectralDensity) -> RitzPairs[P]:
+        """Ritz pairs of G in a given subspace and as many more columns as are kept beside it."""
+        algebra, n, kept = self._algebra, self._algebra.n, subspace.shape[1]
+        more = _panel_width(kept, n) - kept
+        basis = concatenate(
+            algebra,
+            subspace,
+            orthonormalise(algebra, algebra.start(more, first=10_000), against=[subspace]),
+        )
+        highest, lowest = float(density.nodes[0]), float(density.nodes[-1])
+        # As for a Krylov subspace, which sees the end of the spectrum from inside.
+        lower = lowest - 0.05 * (highest - lowest)
+        return rayleigh_ritz(algebra, basis, self._operator.matmat(basis), np.zeros(n), lower)
 
     def _at(self, pairs: RitzPairs[P], dual: FloatArray, lift: float = 0.0) -> RitzPairs[P]:
         """The subspace read at another dual vector, without a product."""

@@ -266,6 +266,9 @@ def _cholesky_pass(algebra: PanelAlgebra[P], panel: P, norms: FloatArray) -> P:
     gram = algebra.inner(panel, panel) * np.outer(inverse_norms, inverse_norms)
     dependent = max(1e-13, 1e3 * algebra.precision**2)
     upper, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, tol=dependent)
+    if np.max(np.diag(gram), initial=0.0) <= dependent:
+        # LAPACK holds every pivot but the first one against the tolerance.
+        rank = 0
     kept = pivots[:rank] - 1
     inverse = scipy.linalg.solve_triangular(np.triu(upper[:rank, :rank]), np.eye(rank))
     coefficients = np.zeros((gram.shape[0], rank))

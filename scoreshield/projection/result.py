@@ -7,7 +7,7 @@ it equals F·Fᵀ + Diag(d) with d = 1 − ‖Fᵢ‖² ≥ 0; no eigenvalue has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,23 @@ class Iteration:
     rank: int
     eigendecompositions: int
     products: int = 0
+
+
+def continued(before: Sequence[Iteration], steps: Sequence[Iteration]) -> tuple[Iteration, ...]:
+    """A history that goes on with steps counted from 1."""
+    last = before[-1]
+    return (
+        *before,
+        *(
+            replace(
+                step,
+                number=last.number + step.number,
+                eigendecompositions=last.eigendecompositions + step.eigendecompositions,
+                products=last.products + step.products,
+            )
+            for step in steps
+        ),
+    )
 
 
 @dataclass(frozen=True, eq=False)

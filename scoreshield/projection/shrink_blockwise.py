@@ -19,7 +19,7 @@ from scoreshield.projection.certificate import Certificate
 from scoreshield.projection.density import SpectralDensity
 from scoreshield.projection.eigen import uniform_dual_shift
 from scoreshield.projection.method import report, require_tolerance
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
+from scoreshield.projection.nearest_blockwise import NearestState, nearest_blockwise
 from scoreshield.projection.panels import (
     CountedProducts,
     P,
@@ -28,7 +28,7 @@ from scoreshield.projection.panels import (
     Term,
     rows_in_unit_ball,
 )
-from scoreshield.projection.result import Iteration, Plain
+from scoreshield.projection.result import Iteration, Plain, continued
 from scoreshield.projection.shrink import (
     EXACT_RULE,
     FALLBACK_TOLERANCE,
@@ -70,6 +70,25 @@ class ShrinkState(Generic[P]):
     products: int
 
 
+@dataclass(frozen=True, eq=False)
+class HandoverState(Generic[P]):
+    """Where the exact projection stands that has taken over.
+
+    Attributes
+    ----------
+    search : the finished search for the spikes, whose risks decided so
+    exact : the exact projection so far
+    """
+
+    search: ShrinkState[P]
+    exact: NearestState[P]
+
+    @property
+    def history(self) -> tuple[Iteration, ...]:
+        """All steps so far."""
+        return continued(self.search.history, self.exact.history)
+
+
 def shrink_blockwise(
     operator: PanelOperator[P],
     algebra: PanelAlgebra[P],
@@ -78,8 +97,8 @@ def shrink_blockwise(
     tolerance: float = 1e-4,
     max_iterations: int = 100,
     progress: Callable[[Iteration], None] | None = None,
-    checkpoint: Callable[[ShrinkState[P]], None] | None = None,
-    resume_from: ShrinkState[P] | None = None,
+    checkpoint: Callable[[ShrinkState[P] | HandoverState[P]], None] | None = None,
+    resume_from: ShrinkState[P] | HandoverState[P] | None = None,
 ) -> Solution[P]:
     """Feasible estimate of the clean Gram matrix, panels wherever the algebra keeps them.
 
@@ -90,7 +109,8 @@ def shrink_blockwise(
     sigma : standard deviation σ ≥ 0 of the off-diagonal noise
     tolerance : residual ‖G·v − θ·v‖ of every spike, relative to the largest θ
     max_iterations : most refinements of the subspace
-    progress, checkpoint : called after each refinement, the latter with the state
+    progress, checkpoint : called after each refinement, and after each step of the exact projection
+        where it takes over; the latter with the state
     resume_from : a state to go on from
 
     Returns
@@ -106,26 +126,46 @@ def shrink_blockwise(
     require_sigma(sigma)
     require_tolerance(tolerance, max_iterations)
     search = SpikeSearch(operator, algebra, sigma)
-    state = search.start() if resume_from is None else search.resumed(resume_from)
-    while True:
-        report(progress, state.history)
-        if checkpoint is not None:
-            checkpoint(state)
-        if search.covered(state) and state.history[-1].residual <= tolerance:
-            break
-        if len(state.history) >= max_iterations:
-            break
-        state = search.step(state)
-    converged = search.covered(state) and state.history[-1].residual <= tolerance
-    spiked, risks = search.solution(state, tolerance, converged)
+    reached: NearestState[P] | None = None
+    if isinstance(resume_from, HandoverState):
+        state, reached = search.resumed(resume_from.search), resume_from.exact
+    else:
+        state = search.start() if resume_from is None else search.resumed(resume_from)
+        while True:
+            report(progress, state.history)
+            if checkpoint is not None:
+                checkpoint(state)
+            if search.found(state, tolerance) or len(state.history) >= max_iterations:
+                break
+            state = search.step(state)
+    spiked, risks = search.solution(state, tolerance, search.found(state, tolerance))
     if risks is None or not risks.prefer_exact:
         return spiked
+    searched = state
+
+    def reported(step: Iteration) -> None:
+        report(progress, continued(searched.history, [step]))
+
+    def checked(exact: NearestState[P]) -> None:
+        if checkpoint is not None:
+            checkpoint(HandoverState(searched, exact))
+
     exact = nearest_blockwise(
-        operator, algebra, tolerance=FALLBACK_TOLERANCE, max_iterations=max_iterations
+        operator,
+        algebra,
+        tolerance=FALLBACK_TOLERANCE,
+        max_iterations=max_iterations,
+        progress=reported,
+        checkpoint=checked,
+        resume_from=reached,
     )
-    parameters = {**exact.parameters, **spiked.parameters, "rule": EXACT_RULE}
-    products = spiked.products + exact.products
-    return replace(exact, method="shrink", parameters=parameters, products=products)
+    return replace(
+        exact,
+        method="shrink",
+        parameters={**exact.parameters, **spiked.parameters, "rule": EXACT_RULE},
+        history=continued(searched.history, exact.history),
+        products=spiked.products + exact.products,
+    )
 
 
 class SpikeSearch(Generic[P]):
@@ -150,6 +190,10 @@ class SpikeSearch(Generic[P]):
         """The state as it is, its products counted on."""
         self._operator.products = state.products
         return state
+
+    def found(self, state: ShrinkState[P], tolerance: float) -> bool:
+        """Whether all that the rules need is known to the tolerance."""
+        return self.covered(state) and state.history[-1].residual <= tolerance
 
     def covered(self, state: ShrinkState[P]) -> bool:
         """Whether the subspace reaches as far down the spectrum as the rules need."""

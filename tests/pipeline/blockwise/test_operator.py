@@ -17,14 +17,14 @@ from pipeline.geometry import Triangle
 from pipeline.operator import (
     ClusterOperator,
     NoisyBlocks,
+    box_correction,
     ShareJob,
-    clipped_factor,
     multiply_share,
 )
 from pipeline.panel_store import ClusterPanels
 from pipeline.shares import Places, cut_shares
 from scoreshield.encoding import choose_encoding
-from scoreshield.projection.clipped import ClippedFactorOperator
+from scoreshield.projection.box_correction import BoxCorrection
 
 Store = tuple[str, Triangle, Any]
 
@@ -68,22 +68,22 @@ def test_codes_multiply_as_the_numbers_they_stand_for(
     assert operator.bytes_read == stored * encoding.bytes
 
 
-@pytest.mark.parametrize("relaxation", [1.0, 1.9])
-def test_the_clipped_factor_is_the_one_in_memory(
+@pytest.mark.parametrize("scale", [0.7, 3.0])
+def test_the_box_correction_is_the_one_in_memory(
     algebra: ClusterPanels,
     store_panel: Callable[..., Any],
     load_panel: Callable[..., Any],
-    relaxation: float,
+    scale: float,
 ) -> None:
-    factor = np.random.default_rng(2).normal(size=(algebra.n, 5)).astype(np.float32)
-    triangle = Triangle(algebra.n, 96)
-    operator = clipped_factor(algebra, triangle, store_panel(factor), relaxation)
+    """Few entries are outside the box at the smaller scale and most at the larger one."""
+    triangle = Triangle(algebra.n, 64)
+    factor = (scale * np.random.default_rng(2).standard_normal((algebra.n, 5))).astype(np.float32)
+    operator = box_correction(algebra, triangle, store_panel(factor))
     W = algebra.start(4)
     found = load_panel(operator.matmat(W))
-    expected = ClippedFactorOperator(factor.astype(np.float64), relaxation).matmat(
-        load_panel(W).astype(np.float64)
-    )
+    expected = BoxCorrection(factor.astype(np.float64)).matmat(load_panel(W).astype(np.float64))
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert operator.bytes_read == 0
 
 
 def test_a_second_product_reads_no_disk(algebra: ClusterPanels, noisy_store: Store) -> None:

@@ -28,7 +28,7 @@ from pipeline.project_blockwise import Progress, project_blockwise, purpose_of
 from scoreshield.projection import project
 from scoreshield.projection.aap_blockwise import aap_blockwise
 from scoreshield.projection.blockwise import LINEAR_SAFETY
-from scoreshield.projection.clipped import ClippedFactorOperator
+from scoreshield.projection.box_correction import BoxCorrection
 from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.panels import ArrayPanels
 from scoreshield.projection.shrink_blockwise import shrink_blockwise
@@ -103,7 +103,7 @@ def solved_in_memory(matrix: NDArray[np.float32], method: str) -> Any:
     operator, panels = SinglePrecision(matrix), ArrayPanels(len(matrix), np.float32)
     tolerance = TOLERANCE[method]
     if method == "aap":
-        return aap_blockwise(operator, panels, ClippedFactorOperator, tolerance=tolerance)
+        return aap_blockwise(operator, panels, BoxCorrection, tolerance=tolerance)
     if method == "nearest":
         return nearest_blockwise(operator, panels, tolerance=LINEAR_SAFETY * tolerance)
     return shrink_blockwise(operator, panels, sigma=SIGMA, tolerance=tolerance)

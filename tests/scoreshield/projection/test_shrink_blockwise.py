@@ -17,7 +17,7 @@ from scoreshield.projection.shrink import (
     eigenvalue_shrinkage,
     signal_threshold,
 )
-from scoreshield.projection.shrink_blockwise import shrink_blockwise
+from scoreshield.projection.shrink_blockwise import HandoverState, shrink_blockwise
 from scoreshield.projection.solution import in_memory
 
 GALLERIES = ["few tight clusters", "many loose clusters", "no structure", "xquad"]
@@ -104,6 +104,23 @@ def test_any_step_can_be_resumed(galleries):
         )
         assert resumed.products == whole.products
         assert tuple(resumed.history) == tuple(whole.history)
+
+
+def test_the_exact_projection_that_takes_over_can_be_resumed_in_any_step(galleries):
+    operator = noisy_of(galleries["no structure"], 0.02)
+    states, told = [], []
+    whole = blockwise(operator, 0.02, checkpoint=states.append, progress=told.append)
+    assert whole.parameters["rule"] == EXACT_RULE
+    handed = [state for state in states if isinstance(state, HandoverState)]
+    assert len(handed) >= 3
+    assert len(states) == len(told) == len(whole.history)
+    assert [step.number for step in told] == list(range(1, len(told) + 1))
+    for state in handed:
+        stored = pickle.loads(pickle.dumps(state))  # noqa: S301
+        resumed = blockwise(operator, 0.02, resume_from=stored)
+        np.testing.assert_array_equal(resumed.factor, whole.factor)
+        assert tuple(resumed.history) == tuple(whole.history)
+        assert resumed.products == whole.products == whole.history[-1].products
 
 
 def test_running_out_of_steps_is_said(galleries):
