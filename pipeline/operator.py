@@ -31,7 +31,6 @@ from pipeline.shares import Places, Share, cut_shares
 from pipeline.window import run_at_once
 from scoreshield.projection.box_correction import correction_block
 
-
 Block = FloatPanel | csr_array
 
 

@@ -293,6 +293,7 @@ class AlternatingProjection(Generic[P]):
                 "smallest_kept_eigenvalue": max(kept_by_cut, 0.0),
             },
             state.history,
+            state.products,
             converged=state.residual <= limits.tolerance,
         )
 
@@ -379,6 +380,7 @@ class Closing(Generic[P]):
                 "rank_limit": self._rank_limit,
             },
             continued(before, exact.history),
+            before[-1].products + exact.products,
             converged=exact.converged,
         )
 
@@ -416,6 +418,7 @@ def described(
     diagonal: FloatArray,
     parameters: Mapping[str, Plain],
     history: Sequence[Iteration],
+    products: int,
     *,
     converged: bool,
 ) -> Solution[P]:
@@ -432,7 +435,7 @@ def described(
         ),
         parameters=parameters,
         history=history,
-        products=history[-1].products,
+        products=products,
         converged=converged,
         linear_rate=estimated_linear_rate([step.residual for step in history]),
     )

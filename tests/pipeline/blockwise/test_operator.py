@@ -17,8 +17,8 @@ from pipeline.geometry import Triangle
 from pipeline.operator import (
     ClusterOperator,
     NoisyBlocks,
-    box_correction,
     ShareJob,
+    box_correction,
     multiply_share,
 )
 from pipeline.panel_store import ClusterPanels

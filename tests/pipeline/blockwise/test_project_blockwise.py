@@ -36,7 +36,7 @@ from scoreshield.projection.solution import in_memory
 
 Store = tuple[str, Triangle, NDArray[np.float32]]
 SIGMA = 0.5
-TOLERANCE = {"nearest": 1e-3, "shrink": 1e-3, "auto": 1e-3, "aap": 5e-2}
+TOLERANCE = {"nearest": 1e-3, "shrink": 1e-3, "auto": 1e-3, "aap": 1e-3}
 
 
 @dataclass
@@ -214,7 +214,8 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert (resumed.work / FILE).exists()
     summary = resumed.run()
-    assert resumed.told[0].step.number == 5
+    # In the projection that closes the iteration.
+    assert resumed.told[0].step.number == 4
     assert summary.post_processing.history == expected.post_processing.history
     assert difference(gram(resumed.job.target), gram(whole.job.target)) < 1e-6
 
@@ -229,7 +230,7 @@ from pipeline.project import ProjectJob
 from pipeline.project_blockwise import project_blockwise
 
 def kill(progress):
-    if progress.step.number == 6:
+    if progress.step.number == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def test_agrees_with_the_full_spectrum_within_two_per_cent(clean_gram, noisy_gra
     error = np.linalg.norm(in_memory(solution).gram() - clean)
     assert error == pytest.approx(np.linalg.norm(full.gram() - clean), rel=0.02)
     assert len(solution.history) <= 10 < full.iterations
-    # 28 for the start on G, two a box step; those of the closing projection read no matrix.
-    assert solution.history[BOX_STEPS].products <= 28 + 2 * BOX_STEPS
+    # 30 for the start on G, two a box step; those of the closing projection read no matrix.
+    assert solution.history[BOX_STEPS].products <= 30 + 2 * BOX_STEPS
 
 
 def test_known_inputs_become_feasible(known_inputs):
@@ -127,7 +127,7 @@ def test_single_precision_panels(noisy_gram):
     assert solution.factor.dtype == np.float32
     double = blockwise(noisy)
     difference = in_memory(solution).gram() - in_memory(double).gram()
-    assert np.linalg.norm(difference) <= 5e-3 * np.linalg.norm(in_memory(double).gram())
+    assert np.linalg.norm(difference) <= 1e-2 * np.linalg.norm(in_memory(double).gram())
 
 
 def test_steps_are_plain_until_the_residual_has_settled():
