@@ -37,7 +37,8 @@ class Certificate:
     relative_gap : (f(X̃) − θ(y)) / (1 + |f(X̃)| + |θ(y)|)
     distance_bound : upper bound √(2(f(X̃) − θ(y))) of ‖X̃ − X*‖_F
     dual_smallest_eigenvalue : smallest eigenvalue of X̃ − G − Diag(y), at least 0 (up to rounding)
-        for the exact projection and its dual point
+        for the exact projection and its dual point; in a blockwise form the smallest Ritz value, an
+        upper bound of it, and gap and distance bound are then as good as that estimate
     """
 
     smallest_eigenvalue_bound: float

@@ -19,7 +19,10 @@ certificate, which is independent of how y was found. For X̃ feasible and Z = X
 
     ‖X̃ − X*‖² ≤ −⟨X̃ − G, X* − X̃⟩ = −⟨Z − εI, X* − X̃⟩ ≤ ⟨X̃ − A, X̃⟩ + εn,
 
-because X̃ and X* have the same diagonal. ε is what the smallest eigenvalue of X̃ − A lacks to 0.
+because X̃ and X* have the same diagonal. ε is what the smallest eigenvalue of X̃ − A lacks to 0. That
+eigenvalue is estimated: from above, by the smallest Ritz value θ in the kept pairs and a Krylov
+subspace outside them. Some eigenvalue is no further from θ than the residual of its Ritz pair (B.
+N. Parlett, "The Symmetric Eigenvalue Problem", 1998, section 4.5), which is stated beside it.
 """
 
 from __future__ import annotations
@@ -70,6 +73,13 @@ PROBE_BLOCK = 8
 PROBE_DEPTH = 12
 """Block Krylov subspace, orthogonal to the kept pairs, in which the certificate looks for a missed
 eigenvalue."""
+
+DUAL_EIGENVALUE = (
+    "smallest Ritz value: an upper bound of the smallest eigenvalue, with an eigenvalue no further "
+    "away than its residual; gap and distance bound rest on it"
+)
+"""What a manifest says of ``dual_smallest_eigenvalue``. No number of products proves that a matrix
+has no smaller eigenvalue than the ones that were found."""
 
 CONJUGATE_GRADIENT_LIMIT = 150
 LINE_SEARCH_LIMIT = 25
@@ -169,6 +179,7 @@ class Verdict(Generic[P]):
     ----------
     factor, diagonal : X̃ = F·Fᵀ + Diag(d), feasible
     certificate : its bounds
+    eigenvalue_residual : ‖(X̃ − A)·v − θ·v‖ of the smallest Ritz pair of X̃ − A
     largest : ‖P₊(A)‖₂
     missed : orthonormal directions, (n, p), along which X̃ − A is smallest outside the kept pairs
     """
@@ -176,6 +187,7 @@ class Verdict(Generic[P]):
     factor: P
     diagonal: FloatArray
     certificate: Certificate
+    eigenvalue_residual: float
     largest: float
     missed: P
 
@@ -283,11 +295,15 @@ class DualNewton(Generic[P]):
         overlap = algebra.inner(factor, basis)
         diagonals = algebra.inner(basis, scale_rows(algebra, basis, diagonal))
         slack = overlap.T @ overlap + diagonals - 0.5 * (reduced + reduced.T)
-        smallest = float(np.linalg.eigvalsh(slack)[0])
+        values, rotation = np.linalg.eigh(slack)
+        smallest = float(values[0])
         return Verdict(
             factor=factor,
             diagonal=diagonal,
             certificate=self._certificate(state, factor, diagonal, smallest),
+            eigenvalue_residual=self._slack_residual(
+                factor, diagonal, basis, shifted, smallest, rotation[:, :1]
+            ),
             largest=float(pairs.values[0]),
             missed=missed,
         )
@@ -309,6 +325,8 @@ class DualNewton(Generic[P]):
                 "residual": "rms of diag(P_psd(G + Diag(y))) - 1",
                 "subspace": state.pairs.values.size,
                 "columns": self._operator.columns,
+                "dual_eigenvalue": DUAL_EIGENVALUE,
+                "dual_eigenvalue_residual": verdict.eigenvalue_residual,
             },
             history=state.history,
             products=self._operator.products,
@@ -404,6 +422,27 @@ class DualNewton(Generic[P]):
             nothing = select(algebra, vectors, slice(0, 0))
             return nothing, nothing
         return largest_in_blocks(algebra, blocks, images, dual, 2 * PROBE_BLOCK)
+
+    def _slack_residual(
+        self,
+        factor: P,
+        diagonal: FloatArray,
+        basis: P,
+        shifted: P,
+        value: float,
+        vector: FloatArray,
+    ) -> float:
+        """‖(X̃ − A)·v − θ·v‖ for v in the span of a basis with A·basis at hand."""
+        algebra = self._algebra
+        direction = algebra.combine([Term(basis, vector)])
+        remainder = algebra.combine(
+            [
+                Term(factor, algebra.inner(factor, direction)),
+                Term(direction, row_scale=diagonal - value),
+                Term(shifted, -vector),
+            ]
+        )
+        return float(np.sqrt(algebra.inner(remainder, remainder)[0, 0]))
 
     def _certificate(
         self, state: NearestState[P], factor: P, diagonal: FloatArray, smallest: float

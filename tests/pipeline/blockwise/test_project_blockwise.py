@@ -31,6 +31,7 @@ from scoreshield.projection.blockwise import LINEAR_SAFETY
 from scoreshield.projection.box_correction import BoxCorrection
 from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.panels import ArrayPanels
+from scoreshield.projection.shrink import EXACT_RULE
 from scoreshield.projection.shrink_blockwise import shrink_blockwise
 from scoreshield.projection.solution import in_memory
 
@@ -210,7 +211,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
     program = DRIVER.format(
         path=path, triangle=triangle, folder=str(folder), tolerance=TOLERANCE["aap"]
     )
-    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=200)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert (resumed.work / FILE).exists()
     summary = resumed.run()
@@ -218,6 +219,38 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
     assert resumed.told[0].step.number == 4
     assert summary.post_processing.history == expected.post_processing.history
     assert difference(gram(resumed.job.target), gram(whole.job.target)) < 1e-6
+
+
+def test_the_exact_projection_that_takes_over_from_shrink_goes_on_from_its_last_iteration(
+    client: Client, toolbox: Any, tmp_path: Path
+) -> None:
+    """Noise so small that more eigenvalues than embeddings have dimensions rise above it."""
+    random, sigma, triangle = np.random.default_rng(5), 0.02, Triangle(200, 96)
+    rows = random.normal(size=(200, 100))
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    noise = np.triu(sigma * random.normal(size=(200, 200)), 1)
+    noisy = (rows @ rows.T + noise + noise.T).astype(np.float32)
+    path = toolbox.write_noisy(tmp_path / "noisy.zarr", noisy, triangle)
+
+    def attempt(name: str, interrupt_at: int | None = None) -> Attempt:
+        (tmp_path / name).mkdir(exist_ok=True)
+        job = replace(job_for((path, triangle, noisy), "shrink", tmp_path / name), sigma=sigma)
+        return Attempt(client, job, interrupt_at)
+
+    whole = attempt("whole").run().post_processing
+    assert whole.parameters["rule"] == EXACT_RULE
+    assert whole.iterations >= 4
+    with pytest.raises(KeyboardInterrupt):
+        attempt("again", interrupt_at=whole.iterations).run()
+    again = attempt("again")
+    found = again.run().post_processing
+    # The last was told and not yet stored; the search for the spikes is not made again.
+    assert again.told[0].step.number == whole.iterations - 1
+    assert found.history == whole.history
+    assert found.products == whole.products
+    np.testing.assert_array_equal(
+        stored(again.job.target, "factor"), stored(attempt("whole").job.target, "factor")
+    )
 
 
 DRIVER = """

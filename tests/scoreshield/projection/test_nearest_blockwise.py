@@ -167,3 +167,17 @@ def test_the_jacobian_is_the_dense_one_when_everything_is_kept(noisy_gram):
 def test_senseless_parameters_are_refused():
     with pytest.raises(ParameterError, match="tolerance is -1"):
         blockwise(np.eye(3), tolerance=-1.0)
+
+
+@pytest.mark.parametrize("sigma", [0.2, 5.0])
+def test_the_stated_dual_eigenvalue_is_an_estimate_with_its_residual(noisy_gram, sigma):
+    noisy = noisy_gram(300, sigma, d=32)
+    solution = blockwise(noisy, tolerance=1e-4)
+    found = solution.certificate.dual_smallest_eigenvalue
+    slack = in_memory(solution).gram() - DenseOperator(noisy).array - np.diag(solution.dual)
+    values = np.linalg.eigvalsh(slack)
+    assert found >= values[0] - 1e-9 * np.abs(values).max()
+    residual = solution.parameters["dual_eigenvalue_residual"]
+    assert np.abs(values - found).min() <= residual + 1e-9 * np.abs(values).max()
+    assert residual < 0.2 * np.abs(values).max()
+    assert "upper bound" in solution.parameters["dual_eigenvalue"]
