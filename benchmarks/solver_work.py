@@ -26,7 +26,7 @@ from blockwise import clustered
 
 from pipeline import operator, panel_store
 from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, clipped_factor
+from pipeline.operator import ClusterOperator, box_correction
 from pipeline.panel_file import PanelFile, row_ranges
 from pipeline.panel_store import ClusterPanels, StoredTerm
 from scoreshield.projection import subspace
@@ -113,8 +113,8 @@ def shrinkage(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any
 
 
 def alternating(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any:
-    iterate = partial(clipped_factor, algebra, triangle)
-    return aap_blockwise(noisy, algebra, iterate, tolerance=TOLERANCE)
+    correction = partial(box_correction, algebra, triangle)
+    return aap_blockwise(noisy, algebra, correction, tolerance=TOLERANCE)
 
 
 SOLVERS: dict[str, Callable[..., Any]] = {

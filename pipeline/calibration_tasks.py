@@ -22,7 +22,7 @@ from pipeline import blocks
 from pipeline.blas import one_thread
 from pipeline.gallery import read_rows
 from pipeline.geometry import Triangle
-from pipeline.operator import ClippedFactorBlocks, NoisyBlocks, ShareJob, multiply_share
+from pipeline.operator import BoxCorrectionBlocks, NoisyBlocks, ShareJob, multiply_share
 from pipeline.panel_file import PanelFile, RowRanges
 from pipeline.panel_store import StoredTerm, combine_rows, inner_rows
 from pipeline.publish import PublishJob, publish_block
@@ -125,9 +125,9 @@ def product_seconds(job: tuple[Bench, PanelFile], index: int) -> float:
 
 
 def computed_seconds(job: tuple[Bench, PanelFile, PanelFile], index: int) -> float:
-    """The same with four blocks of an iterate of ``aap``, computed from a factor."""
+    """The same with four blocks of a box correction of ``aap``, computed from a factor."""
     bench, factor, panel = job
-    source = ClippedFactorBlocks(factor, 1.0, bench.triangle)
+    source = BoxCorrectionBlocks(factor, bench.triangle)
     share = ShareJob(source, bench.triangle, panel, str(bench.own(index)))
     return _timed(lambda: multiply_share((share, _OFF_DIAGONAL), 0))
 

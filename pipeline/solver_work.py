@@ -37,8 +37,9 @@ class SolverWork:
     rank : columns of the factor
     products : G × (n × k) with the noisy matrix, each of which passes over all its blocks
     columns : the sum of their k
-    computed_products, computed_columns : the same with iterates of ``aap``, which are computed
-    factor_columns : the sum of the ranks of those iterates
+    computed_products, computed_columns : the same with what the box steps of ``aap`` change, which
+        is computed
+    factor_columns : the sum of the ranks of the iterates that those are computed from
     steps : operations on panels besides
     panel_bytes : bytes that those read and write
     panel_flops : operations of those
@@ -155,23 +156,25 @@ def _nearest(spectrum: _Spectrum) -> SolverWork:
 
 
 def _aap(spectrum: _Spectrum) -> SolverWork:
+    """Two box steps of two products each with what the box changes, then an exact projection of
+    the factor, whose products are steps on panels."""
     n = spectrum.n
-    limit = min(n, math.ceil(max(2.0 * math.sqrt(2.0 * n), 1.2 * spectrum.exact_rank())))
+    limit = min(n, math.ceil(max(2.0 * math.sqrt(2.0 * n), 1.05 * spectrum.exact_rank())))
     width = min(n, math.ceil(1.2 * limit) + 8)
     products = DENSITY_PRODUCTS + KRYLOV_PRODUCTS + 2 * REFINEMENT_PRODUCTS
-    slowed = 10.0 ** (-0.23 * max(spectrum.decades - 0.5, 0.0))
-    iterations = max(1, round(min(500.0, 78.0 * math.sqrt(n / 1000.0) * slowed)))
+    columns = DENSITY_COLUMNS * DENSITY_PRODUCTS
+    columns += (KRYLOV_PRODUCTS // 3 + 2 * REFINEMENT_PRODUCTS) * width
     return _worked(
         spectrum,
         rank=limit,
         products=products,
-        columns=spectrum.columns(products, width),
-        computed_products=iterations,
-        computed_columns=2 * limit * iterations,
-        factor_columns=limit * iterations,
-        steps=160 + 12 * (products + iterations),
-        passes=22,
-        largest=KRYLOV_PRODUCTS * width,
+        columns=columns,
+        computed_products=4,
+        computed_columns=4 * limit,
+        factor_columns=4 * limit,
+        steps=1200 + 12 * products,
+        passes=25,
+        largest=KRYLOV_PRODUCTS // 3 * width,
     )
 
 
