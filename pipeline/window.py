@@ -179,9 +179,6 @@ def _awaited(
 
 def _restart_busy_workers(client: Client) -> bool:
     """Restart every worker that has a task; False where the scheduler doesn't answer."""
-    import time
-
-    t0 = time.time()
     try:
         processing = client.sync(client.processing, callback_timeout=_ANSWER_SECONDS)
         busy = [address for address, tasks in processing.items() if tasks]
@@ -190,10 +187,6 @@ def _restart_busy_workers(client: Client) -> bool:
             callback_timeout=_ANSWER_SECONDS,
         )
     except (OSError, TimeoutError, CancelledError):
-        import traceback
-
-        traceback.print_exc()
-        print("XXX", time.time() - t0)
         return False
     return True
 
