@@ -23,7 +23,7 @@ import yaml
 from pipeline.cluster.certificates import make_certificates
 
 COMMAND = str(Path(sys.executable).with_name("scoreshield"))
-N, D, SIDE = 1500, 32, 64
+N, D, SIDE = 1000, 32, 64
 HOSTS = ("scheduler", "first", "second", "driver")
 
 
@@ -162,7 +162,7 @@ def released(folder: Path, output: str) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    entries = json.loads(shown.stdout)["entries"]
+    entries = json.loads(shown.stdout)["releases"]
     assert [(it["release_id"], it["state"]) for it in entries] == [("several-hosts", "committed")]
     return {
         "noisy": manifest["noisy"]["sha256"],
