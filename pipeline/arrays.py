@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline import place as places
 from pipeline.durable import sync_folder
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 from pipeline.object_path import ObjectPath
 from pipeline.place import Place, zarr_store
 
@@ -102,7 +102,9 @@ def open_for_reading(path: Place, name: str) -> Any:
         group = zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
         array = group[name]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityFailure(f"{path}: array '{name}' can't be opened: {error}") from error
+        raise IntegrityFailure(
+            f"{path}: array '{name}' can't be opened: {in_words(error)}"
+        ) from error
     if not isinstance(array, zarr.Array):
         raise IntegrityFailure(f"{path}: '{name}' is a group, expected an array")
     return array
@@ -120,7 +122,7 @@ def read_ids(array: Any, rows: slice) -> NDArray[np.uint8]:
         return np.ascontiguousarray(array[rows, :], dtype=np.uint8)
     except (OSError, ValueError, KeyError, TypeError) as error:
         shown = f"{array.name}[{rows.start}:{rows.stop}]"
-        raise IntegrityFailure(f"{shown} can't be read: {error}") from error
+        raise IntegrityFailure(f"{shown} can't be read: {in_words(error)}") from error
 
 
 def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
@@ -135,7 +137,7 @@ def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
     try:
         values = np.ascontiguousarray(array[region], dtype=np.float32)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityFailure(f"{array.name}[{shown}] can't be read: {error}") from error
+        raise IntegrityFailure(f"{array.name}[{shown}] can't be read: {in_words(error)}") from error
     if not np.isfinite(values).all():
         raise IntegrityFailure(
             f"{array.name}[{shown}] is missing or holds values that are not finite"
@@ -150,7 +152,9 @@ class CheckedArray(zarr.Array[Any]):
         try:
             values = super().__getitem__(selection)
         except (OSError, ValueError) as error:
-            raise IntegrityFailure(f"{self.name}[{selection}] can't be read: {error}") from error
+            raise IntegrityFailure(
+                f"{self.name}[{selection}] can't be read: {in_words(error)}"
+            ) from error
         if not np.isfinite(values).all():
             raise IntegrityFailure(f"{self.name}[{selection}] is missing or damaged")
         return values

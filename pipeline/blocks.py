@@ -26,7 +26,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 from pipeline import place as places
 from pipeline.arrays import METADATA, sweep_partial_files
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 from pipeline.geometry import Geometry
 from pipeline.object_path import ObjectPath
 from pipeline.place import Place, place_of, zarr_store
@@ -222,7 +222,9 @@ def _read_padded(path: str, index: int) -> NDArray[Any]:
     try:
         padded = np.asarray(_array(path)[index])
     except (OSError, ValueError, KeyError) as error:
-        raise IntegrityFailure(f"noisy block {index} of {path} can't be read: {error}") from error
+        raise IntegrityFailure(
+            f"noisy block {index} of {path} can't be read: {in_words(error)}"
+        ) from error
     if not encoding_of(path).is_intact(padded):
         raise IntegrityFailure(
             f"noisy block {index} of {path} is missing or holds values that are not finite"
@@ -284,5 +286,5 @@ def _array(path: str) -> Any:
         return array.with_config({"write_empty_chunks": True})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityFailure(
-            f"the store of noisy blocks {path} can't be opened: {error}"
+            f"the store of noisy blocks {path} can't be opened: {in_words(error)}"
         ) from error

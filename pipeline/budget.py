@@ -178,7 +178,7 @@ def _is_accounted(manifest: Place, known: tuple[str, ...]) -> bool:
     try:
         found = json.loads(manifest.read_text())
         return found["private"] is False or found["composition"]["lineage"] in known
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -186,7 +186,7 @@ def _may_be_of(lineage: str, file: Place, *place: str) -> bool:
     """Whether a record names a lineage, or can't be read and so may have named it."""
     try:
         found: Any = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return True
     for key in place:
         found = found.get(key) if isinstance(found, dict) else None

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from pipeline.patience import DEFAULT_SECONDS
-from pipeline.section import Bytes, Count, Number, Section, anchored
+from pipeline.section import Bytes, Count, Number, Section, anchored, matching
 
 Kind = Literal["local", "address", "slurm", "kubernetes"]
 
@@ -116,14 +116,17 @@ class SlurmCluster(RemoteCluster):
         default=None, description="`slurm`: partition of the jobs; by default the site's own."
     )
     account: str | None = Field(default=None, description="`slurm`: account that the jobs go on.")
-    walltime: str = Field(
+    walltime: Annotated[
+        str,
+        matching(r"[0-9]+(-[0-9]{1,2})?(:[0-9]{2}){0,2}", "a time such as 24:00:00, in quotes"),
+    ] = Field(
         default="24:00:00",
-        pattern=r"^[0-9]+(-[0-9]{1,2})?(:[0-9]{2}){0,2}$",
         description="`slurm`: time limit of a job; longer than the whole run, or it must resume.",
     )
-    interface: str | None = Field(
+    interface: (
+        Annotated[str, matching("[A-Za-z0-9._-]+", "a name of letters, digits and ._-")] | None
+    ) = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]+$",
         description="`slurm`: network interface that all machines share, for instance `ib0`.",
     )
     directives: tuple[str, ...] = Field(
@@ -149,24 +152,31 @@ class SlurmCluster(RemoteCluster):
         return lines
 
 
-_DNS_NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+_DnsName = Annotated[
+    str,
+    matching(
+        "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+        "a name of at most 63 lower-case letters, digits and inner dashes",
+    ),
+]
+_Image = Annotated[
+    str,
+    matching("[a-z0-9][A-Za-z0-9._/:@-]*", "the name of an image, such as REGISTRY/NAME:TAG"),
+]
 
 
 class KubernetesCluster(RemoteCluster):
     """A cluster that the Dask operator makes for this run and removes after it."""
 
     kind: Literal["kubernetes"]
-    image: str = Field(
-        pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]*$",
+    image: _Image = Field(
         description="`kubernetes`: image of scheduler and workers; the one this command runs in.",
     )
-    namespace: str = Field(
+    namespace: _DnsName = Field(
         default="scoreshield",
-        pattern=_DNS_NAME,
         description="`kubernetes`: namespace of the cluster.",
     )
-    claim: str = Field(
-        pattern=_DNS_NAME,
+    claim: _DnsName = Field(
         description="`kubernetes`: claim of the volume that holds the private folder, gallery and "
         "output; all pods mount it.",
     )
@@ -174,8 +184,7 @@ class KubernetesCluster(RemoteCluster):
         description="`kubernetes`: where all pods, this one too, mount that volume."
     )
     tls: Tls
-    tls_secret: str = Field(
-        pattern=_DNS_NAME,
+    tls_secret: _DnsName = Field(
         description="`kubernetes`: Secret that holds the files of `tls` under their own names; "
         "pods mount it at the folder of `tls.ca`.",
     )

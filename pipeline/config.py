@@ -6,15 +6,12 @@ the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import re
-import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -24,16 +21,18 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.cluster_config import SECTIONS, AnyCluster
+from pipeline.cluster_config import AnyCluster
 from pipeline.cluster_config import Cluster as Cluster
+from pipeline.config_faults import faults_of
 from pipeline.errors import ConfigurationError
 from pipeline.object_path import ObjectPath
 from pipeline.period import PeriodKind
 from pipeline.place import Place, lies_in, place_of
-from pipeline.section import Count, Number, Section, anchored
+from pipeline.section import Count, Number, Section, anchored, matching
 from scoreshield.calibration import check_privacy
 from scoreshield.encoding import Precision
 from scoreshield.errors import ScoreShieldError
+from scoreshield.faults import shown
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
 
 
@@ -41,13 +40,13 @@ def _count_or_auto(value: object) -> object:
     """A union's two complaints about one wrong value, as one."""
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ValueError(f"expected a whole number or 'auto', found {_shown(value)}")
+    raise ValueError(f"expected a whole number or 'auto', found {shown(value)}")
 
 
 def _place(value: object) -> Place:
     """A path, or a URL of an object store."""
     if not isinstance(value, str | Path | ObjectPath):
-        raise ValueError("input is not a valid path")
+        raise ValueError(f"expected a path or a URL, found {shown(value)}")
     try:
         return place_of(value)
     except ConfigurationError as error:
@@ -57,6 +56,20 @@ def _place(value: object) -> Place:
 def _place_or_none(value: object) -> Place | None:
     """The same of a key that may be left out."""
     return None if value is None else _place(value)
+
+
+def _two_ends(value: object) -> object:
+    """One complaint about a range that has another number of ends."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value
+    raise ValueError(f"expected two numbers [lo, hi], found {shown(value)}")
+
+
+def _variable_name(value: object) -> str:
+    # What was found is not shown: somebody may have put the secret itself there.
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        return value
+    raise ValueError("expected the name of an environment variable, found something else")
 
 
 PathOrUrl = Annotated[Place, PlainValidator(_place)]
@@ -77,7 +90,7 @@ class Privacy(Section):
     radius: Number | None = Field(
         default=None, description="How far a record, or the output, moves; not for `record`."
     )
-    score_range: tuple[Number, Number] | None = Field(
+    score_range: Annotated[tuple[Number, Number], BeforeValidator(_two_ends)] | None = Field(
         default=None,
         description="Public promise `[lo, hi]` on every similarity, enforced by clipping before "
         "the noise; `[0, 1]` for non-negative embeddings halves the noise.",
@@ -142,6 +155,11 @@ class Projection(Section):
             raise ValueError(
                 "form: method 'none' projects nothing, found 'blockwise'; leave it out"
             )
+        if self.form == "blockwise" and self.rank != "auto" and self.method != "aap":
+            raise ValueError(
+                f"rank: the blockwise form of method {self.method!r} finds its own rank, found "
+                f"{self.rank}; leave rank out, or use method 'aap' for a truncated step"
+            )
         return self
 
 
@@ -174,10 +192,8 @@ class Secret(Section):
     file: Path | None = Field(
         default=None, description="File that holds the secret, readable by its owner alone."
     )
-    environment: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="Environment variable that names such a file.",
+    environment: Annotated[str, PlainValidator(_variable_name)] | None = Field(
+        default=None, description="Environment variable that names such a file."
     )
     command: tuple[str, ...] | None = Field(
         default=None,
@@ -295,9 +311,8 @@ class Config(Section):
         description="`substitute` maps records without direction to one fixed unit vector.",
     )
     ratings: Ratings = Ratings()
-    lineage: str | None = Field(
+    lineage: Annotated[str, matching("[0-9a-f]{32}", "32 hexadecimal digits")] | None = Field(
         default=None,
-        pattern=r"^[0-9a-f]{32}$",
         description="Lineage to carry on when the source is a new version of an earlier gallery.",
     )
     output: PathOrUrl = Field(
@@ -419,6 +434,11 @@ class Config(Section):
     @field_validator("secret")
     @classmethod
     def _secret_relative_to_the_configuration(cls, secret: Secret, info: ValidationInfo) -> Secret:
+        if not secret.named:
+            raise ValueError(
+                "expected one of file, environment and command, found none; name where the secret "
+                "is, or leave the section out to let each release draw a random key"
+            )
         if secret.file is None:
             return secret
         return secret.model_copy(update={"file": anchored(secret.file, info)})
@@ -428,6 +448,11 @@ class Config(Section):
     def _metrics_relative_to_the_configuration(
         cls, metrics: Metrics, info: ValidationInfo
     ) -> Metrics:
+        if metrics.port is None and metrics.textfile is None:
+            raise ValueError(
+                "expected port, textfile or both, found neither; leave the section out where no "
+                "metrics are wanted"
+            )
         if metrics.textfile is None:
             return metrics
         return metrics.model_copy(update={"textfile": anchored(metrics.textfile, info)})
@@ -588,15 +613,16 @@ def load_config(path: Path) -> Config:
     """
     content = _parsed(path, _text(path))
     if not isinstance(content, dict):
+        found = "a list" if isinstance(content, list) else "a single value"
         raise ConfigurationError(
-            f"{path}: expected a mapping of settings such as 'gallery: faces.npy', "
-            f"found {type(content).__name__}"
+            f"{path}: expected a mapping of settings such as 'gallery: faces.npy', found "
+            f"{'nothing' if content is None else found}; docs/configuration.md lists the keys"
         )
     try:
         return Config.model_validate(content, context={"folder": path.resolve().parent})
     except ValidationError as error:
         raise ConfigurationError(
-            "\n".join(f"{path}: {fault}" for fault in _faults(error))
+            "\n".join(f"{path}: {fault}" for fault in faults_of(error, Config))
         ) from error
     except ScoreShieldError as error:
         raise ConfigurationError(f"{path}: {error}") from error
@@ -606,8 +632,16 @@ def _text(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LONGEST_TEXT + 1)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: can't read this configuration: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: can't read this configuration ({error.strerror}); expected a YAML file, such "
+            "as configs/quickstart.yaml"
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{path}: can't read this configuration, which is no text in UTF-8; expected a YAML "
+            "file. Is this the gallery?"
+        ) from error
     if len(text) > _LONGEST_TEXT:
         raise ConfigurationError(
             f"{path}: expected a configuration of at most {_LONGEST_TEXT} characters, found more; "
@@ -619,20 +653,40 @@ def _text(path: Path) -> str:
 def _parsed(path: Path, text: str) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (derived from SafeLoader)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML lets through what its constructors stumble over, such as an impossible date.
+    except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: not valid YAML: {_described(error)}") from None
+    except (ValueError, LookupError, AttributeError, TypeError):
+        # PyYAML lets through what its own parser stumbles over.
+        raise ConfigurationError(
+            f"{path}: not valid YAML, somewhere; compare it with configs/quickstart.yaml"
+        ) from None
     except RecursionError:
         raise ConfigurationError(
-            f"{path}: expected settings at most two levels deep, found far more"
+            f"{path}: expected settings at most two levels deep, found far more; compare it with "
+            "configs/quickstart.yaml"
         ) from None
 
 
-def _described(error: Exception) -> str:
+def _described(error: yaml.YAMLError) -> str:
     """The fault and its line; not the text around it, which may be data and no configuration."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or _one_line(error)
-    return f"line {mark.line + 1}: {problem}" if mark is not None else problem
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"found a character that is no text (number {error.position + 1} of the file)"
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    said = _in_words(problem or "it has no structure")
+    return f"line {mark.line + 1}: {said}" if mark is not None else said
+
+
+def _in_words(problem: str) -> str:
+    """A complaint of PyYAML with what to do, where its own words leave that to be guessed."""
+    if problem.startswith("could not determine a constructor for the tag"):
+        return (
+            "found a tag, expected plain values; no setting needs what starts with '!', remove it"
+        )
+    if "unhashable" in problem:
+        return "expected text as key, found a list or a mapping"
+    if "'\\t'" in problem:
+        return "found a tab; indent with spaces"
+    return problem
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -641,6 +695,17 @@ class _StrictLoader(yaml.SafeLoader):
     A key given twice, where the last one would win; aliases, which no setting needs and which let
     a short text grow without bound; and numbers to another base than ten (010 is 8, 1:30 is 90).
     """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                "found what looks like a number or a date and is none; put text in quotes",
+                node.start_mark,
+            ) from error
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
@@ -681,43 +746,3 @@ def _check_server_url(url: str) -> None:
         )
     if not rest.partition("?")[0].partition("/")[2]:
         raise ValueError(f"url: expected {scheme}://USER@HOST/DATABASE, found no database name")
-
-
-def _faults(error: ValidationError) -> list[str]:
-    return [_fault(fault) for fault in error.errors(include_url=False)]
-
-
-def _fault(fault: Any) -> str:
-    place = ".".join(str(part) for part in _as_written(fault["loc"]))
-    prefix = f"{place}: " if place else ""
-    if fault["type"] == "extra_forbidden":
-        return f"{prefix}unknown key{_suggestion(fault['loc'])}"
-    if fault["type"] == "missing":
-        return f"{prefix}this key is required"
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    # A fault of a whole section names its key itself; the section would only bury it.
-    named = "found" in message or isinstance(fault["input"], dict | BaseModel)
-    shown = "" if named else f", found {_shown(fault['input'])}"
-    return f"{prefix}{message[0].lower()}{message[1:]}{shown}"
-
-
-def _shown(value: object) -> str:
-    return reprlib.repr(value)
-
-
-def _as_written(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """A place in the file: without the kind of cluster whose model found the fault."""
-    return location[:1] + location[2:] if location[:1] == ("cluster",) else location
-
-
-def _suggestion(location: tuple[str | int, ...]) -> str:
-    section: Any = Config
-    for part in location[:-1]:
-        section = SECTIONS.get(str(part)) or section.model_fields[str(part)].annotation
-    known = list(section.model_fields)
-    nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known keys: {', '.join(known)}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -33,6 +33,14 @@ EXIT_CODES: dict[type[ScoreShieldError], int] = {
 }
 
 
+def in_words(error: Exception) -> str:
+    """On one line; of the operating system's refusals what and where, without their number."""
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f" ({error.filename})"
+        return f"{error.strerror}{where}"
+    return " ".join(str(error).split())
+
+
 def exit_code(error: ScoreShieldError) -> int:
     """Exit code of the command that ends with ``error`` (6, resumable, when it is not listed)."""
     for kind in type(error).__mro__:

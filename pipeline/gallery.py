@@ -309,7 +309,7 @@ def _embeddings(group: zarr.Group, path: str) -> zarr.Array[Any]:
         array = group[ARRAY_NAME]
     except (KeyError, ValueError, TypeError) as error:
         raise IntegrityFailure(
-            f"{path}: the gallery's array '{ARRAY_NAME}' is missing or unreadable ({error}). "
+            f"{path}: the gallery's array '{ARRAY_NAME}' is missing or unreadable. "
             "Ingest the source again."
         ) from error
     if not isinstance(array, zarr.Array):

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from pipeline import ids
 from pipeline.arrays import METADATA, array_metadata, chunk_count
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 from pipeline.object_path import ObjectPath
 from pipeline.place import Place
 from pipeline.publish import ATTRIBUTE, MANIFEST, STORE
@@ -202,7 +202,7 @@ def _compare_metadata(path: Place, expected: dict[str, Any]) -> None:
             read_plain_file(path), object_pairs_hook=_each_once, parse_constant=_no_number
         )
     except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityFailure(f"{path}: can't be read: {printable(str(error))}") from error
+        raise IntegrityFailure(f"{path}: can't be read: {printable(in_words(error))}") from error
     if _canonical(found) != _canonical(expected):
         different = [printable(name) for name in sorted(_differences(expected, found))]
         raise IntegrityFailure(

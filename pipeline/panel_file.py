@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 
 FloatPanel = NDArray[np.float32]
 
@@ -136,7 +136,9 @@ def read_rows(path: Path, rows: slice, columns: int) -> FloatPanel:
     try:
         values = np.fromfile(path, dtype="<f4", count=count, offset=4 * rows.start * columns)
     except OSError as error:
-        raise IntegrityFailure(f"{path}: a part of a panel can't be read: {error}") from error
+        raise IntegrityFailure(
+            f"{path}: a part of a panel can't be read: {in_words(error)}"
+        ) from error
     if values.size != count:
         raise IntegrityFailure(
             f"{path} holds {values.size} of the {count} numbers expected from row {rows.start} on; "

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.durable import write_atomically
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 from pipeline.ingest import Source, open_matrix
 from scoreshield.errors import InputRejected
 from scoreshield.prepared import fixed_queries
@@ -98,7 +98,8 @@ def kept_queries(path: str, sha256: str) -> NDArray[np.float32]:
         rows: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise IntegrityFailure(
-            f"the run's queries {path} can't be read ({error}); run the same command again"
+            f"the run's queries {path} can't be read ({in_words(error)}); run the same command "
+            "again"
         ) from error
     if rows.dtype != np.float32 or rows.ndim != 2 or queries_digest(rows) != sha256:
         raise IntegrityFailure(

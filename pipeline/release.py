@@ -29,8 +29,15 @@ from pipeline.budget import (
 )
 from pipeline.config import Config
 from pipeline.durable import make_private
-from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure, RunFailed
+from pipeline.errors import (
+    BudgetRefused,
+    ConfigurationError,
+    IntegrityFailure,
+    RunFailed,
+    in_words,
+)
 from pipeline.gallery import content_digest
+from pipeline.hold import without_empty
 from pipeline.key_source import derive_key, read_secret, unsafe_key
 from pipeline.keyfile import (
     bound_message,
@@ -65,7 +72,7 @@ from pipeline.run import (
     run_folder,
 )
 from pipeline.schedule import current_period, in_period, scheduled
-from pipeline.signing import load_or_create_signing_key, public_key, sign
+from pipeline.signing import check_signing_key, public_key, sign, signing_key
 from pipeline.sources import latest_gallery, prepare_gallery, source_shape
 from scoreshield.manifest import (
     Composition,
@@ -188,29 +195,36 @@ def release(
 def _released(
     config: Config, reporter: Reporter, unsafe_seed: int | None, performance: bool
 ) -> Outcome:
+    private, output = config.private, config.output
+    made = [private / "runs", private / "test-runs", private]
     try:
-        make_private(config.private)
-        if config.regime == "scores":
-            # Queries that can't be used are found out before a large gallery is ingested.
-            configured_queries(config, source_shape(config)[1])
-        gallery = prepare_gallery(config, reporter)
-        run = (
-            prepare_run(config, recognised(config, gallery))
-            if unsafe_seed is None
-            else prepare_test_run(config, gallery, unsafe_seed)
-        )
-        timings = Timings()
-        with run.folder.locked(), _logged(run, reporter, timings) as tee:
-            run.folder.check_settings(run.settings)
-            newly = not run.published
-            if newly:
-                _make(run, tee, StageReports(run.folder.performance if performance else None))
-            return _conclude(run, newly, timings)
+        with without_empty(*made, *([output] if isinstance(output, Path) else [])):
+            make_private(private)
+            if config.regime == "scores":
+                # Queries that can't be used are found out before a large gallery is ingested.
+                configured_queries(config, source_shape(config)[1])
+            gallery = prepare_gallery(config, reporter)
+            run = (
+                prepare_run(config, recognised(config, gallery))
+                if unsafe_seed is None
+                else prepare_test_run(config, gallery, unsafe_seed)
+            )
+            return _driven(run, reporter, performance)
     except OSError as error:
         raise RunFailed(
-            f"{error}; finished work is kept: put this right (disk space, permissions) and run "
-            "the same command again to resume"
+            f"{in_words(error)}; finished work is kept: put this right (disk space, permissions) "
+            "and run the same command again to resume"
         ) from error
+
+
+def _driven(run: Run, reporter: Reporter, performance: bool) -> Outcome:
+    timings = Timings()
+    with run.folder.locked(), _logged(run, reporter, timings) as tee:
+        run.folder.check_settings(run.settings)
+        newly = not run.published
+        if newly:
+            _make(run, tee, StageReports(run.folder.performance if performance else None))
+        return _conclude(run, newly, timings)
 
 
 def _reported(config: Config) -> Outcome | None:
@@ -225,7 +239,7 @@ def _reported(config: Config) -> Outcome | None:
     if settings is None or not (published / MANIFEST).exists():
         return None
     with folder.locked():
-        curator = public_key(load_or_create_signing_key(config.private))
+        curator = public_key(signing_key(config.private, config.output))
         manifest = open_release(published, verify_key=curator).manifest
         if manifest.release_id != folder.path.name:
             raise IntegrityFailure(
@@ -298,6 +312,7 @@ def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
     from pipeline.preflight import preflight
 
     with checked_places(run):
+        check_signing_key(run.config.private, run.config.output)
         _check_fits(run)
         digest = content_digest(run.gallery)
         _check_started_on(run, digest)
@@ -316,7 +331,7 @@ def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
             with reports.of("publish"):
                 stages.publish(run, client, reporter)
     manifest = _describe(run, noisy, post_processing)
-    finish(run.release, sign(manifest, load_or_create_signing_key(run.config.private)))
+    finish(run.release, sign(manifest, signing_key(run.config.private, run.config.output)))
 
 
 def _start(run: Run, digest: bytes, reporter: Reporter) -> str:
@@ -388,7 +403,7 @@ def _check_unchanged(run: Run, digest: bytes) -> None:
 
 def _conclude(run: Run, newly: bool, timings: Timings) -> Outcome:
     """Commit the spend and destroy the key, also where an earlier attempt got no further."""
-    curator = public_key(load_or_create_signing_key(run.config.private))
+    curator = public_key(signing_key(run.config.private, run.config.output))
     manifest = open_release(run.release, verify_key=curator).manifest
     _check_same_release(run, manifest)
     if not newly:

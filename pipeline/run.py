@@ -6,7 +6,6 @@ The folder holds what is needed to resume the run, and nothing that may be publi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from pipeline.config import NOT_PRIVATE_SUFFIX, Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery import Gallery, is_gallery
+from pipeline.hold import held
 from pipeline.panel_memory import PanelMemory
 from pipeline.place import Place, delete
 from pipeline.plan import GramPlan, plan_release
@@ -116,28 +116,29 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Make the folder and hold it: two processes never drive one run.
 
+        The folder of a run that was refused before it started goes again.
+
         Raises
         ------
         RunFailed
             Another process holds it.
         """
-        make_private(self.path)
-        self.make_receipts()
-        make_private(self.scratch)
-        with (self.path / "lock").open("w") as file:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+                stack.enter_context(held(self.path, wait=False))
+            except BlockingIOError as error:
                 raise RunFailed(
                     f"another process is running this release ({self.path}); wait for it, "
                     "then run the same command again"
                 ) from error
+            self.make_receipts()
             # What workers of a driver that was killed have left.
             self._sweep_scratch()
             try:
                 yield
             finally:
                 self._sweep_scratch()
+                self._forget_unstarted()
 
     def make_receipts(self) -> None:
         """Make the folder of the receipts, which an object store needs none of."""
@@ -202,15 +203,29 @@ class RunFolder:
         shutil.rmtree(self.scratch, ignore_errors=True)
         make_private(self.scratch)
 
+    def _forget_unstarted(self) -> None:
+        """Leave nothing of a run that has neither a key nor a record of its start."""
+        if self.key_file.exists() or self.record.exists():
+            return
+        self.log.unlink(missing_ok=True)
+        for folder in (self.scratch, self.receipts, self.elsewhere):
+            if isinstance(folder, Path):
+                # Receipts of an earlier attempt stay, and with them the folder.
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
     def _load_record(self) -> dict[str, Any] | None:
         try:
             record = json.loads(self.record.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise IntegrityFailure(f"the run record {self.record} is damaged: {error}") from error
+        except (OSError, ValueError, RecursionError):
+            record = None
         if not isinstance(record, dict):
-            raise IntegrityFailure(f"the run record {self.record} is damaged: not a mapping")
+            raise IntegrityFailure(
+                f"the run record {self.record} is damaged; restore it from a copy, or give the "
+                "release another name ('release:')"
+            )
         return record
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    ValidationInfo,
+)
 
 
 def _number(value: object) -> object:
@@ -20,6 +28,17 @@ Count = Annotated[int, BeforeValidator(_number)]
 Bytes = Annotated[ByteSize, BeforeValidator(_number)]
 
 
+def matching(pattern: str, words: str) -> AfterValidator:
+    """Text that matches a pattern, described in ``words`` where it doesn't."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {words}")
+        return text
+
+    return AfterValidator(check)
+
+
 class Section(BaseModel):
     """Strict and frozen: no unknown keys, no changes after loading."""
 
@@ -31,7 +50,13 @@ def anchored(path: Path, info: ValidationInfo) -> Path:
     folder = (info.context or {}).get("folder", Path.cwd())
     if path == Path():
         raise ValueError("expected a path, found nothing")
+    if "\0" in str(path):
+        raise ValueError("expected a path, found text with a null byte in it")
     try:
         return Path(folder / path.expanduser()).resolve()
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"expected a path, found {str(path)!r}: {error}") from error
+    except RuntimeError as error:
+        # Also what Python makes of a loop of links.
+        reason = "no user of that name" if str(path).startswith("~") else "links in a circle"
+        raise ValueError(f"expected a path, found {str(path)!r}: {reason}") from error
+    except OSError as error:
+        raise ValueError(f"expected a path, found {str(path)!r}: {error.strerror}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import reprlib
 import stat
 import tempfile
@@ -20,9 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from pipeline.durable import sync_folder
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.place import Place, one_below
+from pipeline.publish import MANIFEST
 from scoreshield.manifest import Manifest, Signature, canonical_bytes
 
 KEY_FILE = "signing-key.pem"
+_LONGEST_KEY = 2**16
+_DIGITS = re.compile("[0-9a-fA-F]{64}")
 
 
 def load_or_create_signing_key(private_dir: Path) -> Ed25519PrivateKey:
@@ -41,6 +46,45 @@ def load_or_create_signing_key(private_dir: Path) -> Ed25519PrivateKey:
     if not os.path.lexists(path):
         _create(path)
     return _load(path)
+
+
+def signing_key(private_dir: Path, output: Place) -> Ed25519PrivateKey:
+    """The curator's signing key; made on first use, and never in the place of one that was lost.
+
+    Raises
+    ------
+    ConfigurationError, IntegrityFailure
+        As :func:`check_signing_key`.
+    """
+    check_signing_key(private_dir, output)
+    return load_or_create_signing_key(private_dir)
+
+
+def check_signing_key(private_dir: Path, output: Place) -> None:
+    """Refuse a key that can't be used, or that is gone although it has signed releases.
+
+    Readers who know the curator by the old key would take a release by a new one for a forgery, or
+    learn to take any.
+
+    Raises
+    ------
+    ConfigurationError
+        The key file can be read by others, or is a link.
+    IntegrityFailure
+        The file holds no key; or there is none, and releases are published in ``output``.
+    """
+    path = private_dir / KEY_FILE
+    if os.path.lexists(path):
+        _load(path)
+        return
+    published = one_below(output, MANIFEST)
+    if published:
+        raise IntegrityFailure(
+            f"{path}: the signing key is gone, while {published[-1].parent} is signed already. "
+            "Restore the key from a copy. If it is lost for good, or that release is another "
+            f"curator's, make a new one ('openssl genpkey -algorithm ed25519 -out {path}', then "
+            "chmod 600) and tell readers its public key; or name another output"
+        )
 
 
 def public_key(key: Ed25519PrivateKey) -> str:
@@ -99,7 +143,7 @@ def read_public_key(named: str) -> str:
     """
     path = Path(named)
     try:
-        content = path.read_bytes() if path.is_file() else None
+        content = _start_of(path) if path.is_file() else None
     except OSError as error:
         raise ConfigurationError(
             f"{named}: the public key can't be read ({error.strerror})"
@@ -107,17 +151,30 @@ def read_public_key(named: str) -> str:
     if content is None:
         return _normal(named)
     if not content.lstrip().startswith(b"-----BEGIN"):
-        return _normal(content.decode("ascii", errors="replace"))
+        digits = content.decode("ascii", errors="replace").strip()
+        if not _DIGITS.fullmatch(digits):
+            raise _no_public_key(named)
+        return digits.lower()
     try:
         key = serialization.load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        # What the file holds is not shown: it may be the private key.
-        raise ConfigurationError(
-            f"{named}: expected 64 hexadecimal digits or an Ed25519 PUBLIC KEY in PEM form"
-        )
+        raise _no_public_key(named)
     return key.public_bytes_raw().hex()
+
+
+def _start_of(path: Path) -> bytes:
+    """More of a file than any key takes, and not all of one that is no key."""
+    with path.open("rb") as file:
+        return file.read(_LONGEST_KEY)
+
+
+def _no_public_key(named: str) -> ConfigurationError:
+    # What the file holds is not shown: it may be the private key.
+    return ConfigurationError(
+        f"{named}: expected 64 hexadecimal digits or an Ed25519 PUBLIC KEY in PEM form"
+    )
 
 
 def _normal(key: str) -> str:

@@ -6,12 +6,9 @@ follows it: reading the same file again, or a newer version of it, is no way to 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from pipeline.config import Config
 from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError
 from pipeline.gallery import Gallery, is_gallery, open_gallery, stored_lineage
+from pipeline.hold import held, without_empty
 from pipeline.ingest import ingest, open_source
 from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_ratings, open_ratings
 from pipeline.object_path import ObjectPath
@@ -132,10 +130,12 @@ def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
     if gallery is not None:
         return gallery
     n = _check_source(config)
-    copy = make_private(_copy_folder(config))
-    with _ingesting(copy):
-        # Whoever held the folder may have ingested the same source meanwhile.
-        return known_gallery(config) or _ingested(config, copy, n, reporter)
+    copy = _copy_folder(config)
+    with without_empty(copy.parent, config.private):
+        make_private(config.private)
+        # One process ingests a source; another waits, and may find it ingested.
+        with held(copy, wait=True):
+            return known_gallery(config) or _ingested(config, copy, n, reporter)
 
 
 def _check_source(config: Config) -> int | None:
@@ -147,14 +147,6 @@ def _check_source(config: Config) -> int | None:
         return source_shape(config)[0]
     open_ratings(_local_source(config), config.ratings.columns)
     return None
-
-
-@contextmanager
-def _ingesting(copy: Path) -> Iterator[None]:
-    """Hold a copy's folder, after waiting for whoever does: one process ingests a source."""
-    with (copy / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _ingested(config: Config, copy: Path, n: int | None, reporter: Reporter) -> Gallery:

@@ -20,7 +20,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from pipeline import arrays, ids
-from pipeline.errors import IntegrityFailure
+from pipeline.errors import IntegrityFailure, in_words
 from pipeline.manifest_file import (
     check_attributes,
     check_directory,
@@ -230,7 +230,7 @@ def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
         try:
             _read_chunk(name, array, region)
         except IntegrityFailure as error:
-            yield f"{name}/{file}: {error}"
+            yield f"{name}/{file}: {in_words(error)}"
         tell(f"checksums of {name}", done, len(files))
 
 

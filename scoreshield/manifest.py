@@ -21,10 +21,11 @@ from importlib.metadata import version
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from scoreshield.accounting import total_epsilon
 from scoreshield.errors import InputRejected
+from scoreshield.faults import fault_in_words, shown
 from scoreshield.fixedpoint import FRACTION_BITS
 from scoreshield.forecast import forecast_gram
 from scoreshield.interactions import RecordKind, protected_records, public_sizes
@@ -69,6 +70,13 @@ TRUST = (
 )
 UNPROTECTED = "the number of records n and the number of features d are public"
 SCORES_UNPROTECTED = f"{UNPROTECTED}, and so are the queries"
+
+
+def _one_value(value: Any) -> Any:
+    """One complaint about what none of the types of ``Plain`` takes, instead of one from each."""
+    if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("expected text, a finite number, true, false or null")
+    return value
 
 
 class _Strict(BaseModel):
@@ -194,7 +202,7 @@ class PostProcessing(_Strict):
     method: str
     feasible: bool
     converged: bool
-    parameters: dict[str, Plain]
+    parameters: dict[str, Annotated[Plain, BeforeValidator(_one_value)]]
     rank: Size | None
     iterations: Size
     products: Size
@@ -538,16 +546,19 @@ def from_json(text: str | bytes) -> Manifest:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputRejected(f"the manifest is not JSON: {error}") from error
-    if not isinstance(content, dict):
+        # Its own words speak of codecs and limits of Python.
+        where = f" from line {error.lineno} on" if isinstance(error, json.JSONDecodeError) else ""
         raise InputRejected(
-            f"the manifest is a JSON {type(content).__name__}, expected an object with fields"
-        )
+            f"the manifest is not JSON{where}; it was cut short or edited, restore it from a copy"
+        ) from error
+    if not isinstance(content, dict):
+        kind = "a list" if isinstance(content, list) else "a single value"
+        raise InputRejected(f"the manifest is {kind} in JSON, expected an object with fields")
     found = content.get("schema_version")
     # `True == 1`, hence the check of the type.
     if type(found) is not int or found != SCHEMA_VERSION:
         raise InputRejected(
-            f"the manifest has schema_version {found!r}, this version of ScoreShield reads "
+            f"the manifest has schema_version {shown(found)}, this version of ScoreShield reads "
             f"{SCHEMA_VERSION}; use the version that the manifest's 'software' field names"
         )
     try:
@@ -643,10 +654,14 @@ def _texts(content: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(value, place)
 
 
+def _fault(fault: Any) -> str:
+    return "unknown field" if fault["type"] == "extra_forbidden" else fault_in_words(fault)
+
+
 def _reject(error: ValidationError) -> NoReturn:
     faults = [
-        printable(f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {fault['msg']}")
-        for fault in error.errors(include_url=False, include_context=False)
+        printable(f"{'.'.join(map(str, fault['loc'])) or 'manifest'}: {_fault(fault)}")
+        for fault in error.errors(include_url=False)
     ]
     shown = "; ".join(faults[:_SHOWN_FAULTS]) + ("; ..." if len(faults) > _SHOWN_FAULTS else "")
     raise InputRejected(

@@ -42,7 +42,8 @@ class Adjacency:
                 raise ParameterError("adjacency 'record' takes no radius: any record may replace")
         elif self.radius is None or not (math.isfinite(self.radius) and self.radius > 0):
             raise ParameterError(
-                f"adjacency {self.kind!r} needs a positive radius, found {self.radius!r}"
+                f"adjacency {self.kind!r} needs a positive radius, found "
+                f"{'none' if self.radius is None else repr(self.radius)}"
             )
         elif self.kind == "shift" and self.radius > 2:
             raise ParameterError(

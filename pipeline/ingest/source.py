@@ -188,8 +188,8 @@ def reading(name: str) -> Iterator[None]:
 
 def _unreadable(name: str, error: Exception) -> InputRejected:
     # A parser's own words may quote the file, which is private.
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else None
+    reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
     return InputRejected(
-        f"{name}: could not be read ({reason or type(error).__name__}). The file may be damaged or "
+        f"{name}: could not be read{reason}. The file may be damaged or "
         "of another kind; check it with the program that wrote it."
     )

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import RunFailed
+from pipeline.errors import RunFailed, in_words
 from pipeline.gallery import (
     Gallery,
     Location,
@@ -112,8 +112,8 @@ def ingest(
             )
     except OSError as error:
         raise RunFailed(
-            f"{destination}: the gallery could not be written ({error}). Nothing was left there; "
-            "make room or choose another target, and ingest again."
+            f"{destination}: the gallery could not be written: {in_words(error)}. Nothing was left "
+            "there; make room or choose another target, and ingest again."
         ) from error
     return open_gallery(destination)
 

@@ -181,6 +181,10 @@ def test_an_overspend_is_4_with_its_four_numbers(shell: Shell) -> None:
         "remaining": 9.0,
         "largest": 9.0,
     }
+    # The gallery is made and can be released for less; nothing is left of the run.
+    assert list(shell.folder.glob("private/galleries/*/gallery.zarr"))
+    assert not (shell.folder / "private" / "runs").exists()
+    assert not (shell.folder / "releases").exists()
 
 
 def test_a_damaged_release_is_5_and_stays_one_document(shell: Shell) -> None:
@@ -229,9 +233,25 @@ def test_a_whole_release_in_machine_words(shell: Shell) -> None:
     assert_one_line(shell("ledger", "abandon", "release.yaml"), 4, "can't be abandoned any more")
     for words in (("plan",), ("status",), ("release",), ("ledger", "show")):
         assert shell(*words, "release.yaml").code == 0
+    assert_a_lost_signing_key_is_missed(shell)
     chunk = next(Path(path).glob("release.zarr/gram/c/0/0"))
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
     assert_one_line(shell("verify", path), 5, "checks failed")
+
+
+def assert_a_lost_signing_key_is_missed(shell: Shell) -> None:
+    """Neither the finished release nor a new one goes on under another key; nothing is spent."""
+    key = shell.folder / "private" / "signing-key.pem"
+    kept = key.read_bytes()
+    key.unlink()
+    shell.configure("second.yaml", release="second")
+    for name in ("release.yaml", "second.yaml"):
+        assert_one_line(shell("release", name), 5, "the signing key is gone, while ")
+    assert not key.exists()
+    assert not (shell.folder / "private" / "runs" / "second").exists()
+    assert len(shell("ledger", "show", "release.yaml", "--json").json["releases"]) == 1
+    key.write_bytes(kept)
+    key.chmod(0o600)
 
 
 def test_ingest_in_machine_words(shell: Shell) -> None:

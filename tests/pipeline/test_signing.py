@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import subprocess
 import sys
@@ -14,12 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.project import unprojected
+from pipeline.publish import MANIFEST
 from pipeline.signing import (
     KEY_FILE,
     check_signature,
+    check_signing_key,
     load_or_create_signing_key,
     public_key,
+    read_public_key,
     sign,
+    signing_key,
 )
 from scoreshield.manifest import Manifest, build_manifest
 from scoreshield.mechanism import calibrate_gram
@@ -127,3 +132,46 @@ def test_an_unsigned_manifest_is_refused(manifest: Manifest) -> None:
 def test_no_key_reaches_the_signed_manifest(tmp_path: Path, manifest: Manifest) -> None:
     key: Any = load_or_create_signing_key(tmp_path)
     assert key.private_bytes_raw().hex() not in sign(manifest, key).model_dump_json()
+
+
+def test_a_lost_key_is_not_replaced_where_releases_are_signed(tmp_path: Path) -> None:
+    """Readers who know the curator by the old key would take the new one's for forgeries."""
+    private, output = tmp_path / "private", tmp_path / "releases"
+    private.mkdir()
+    first = public_key(signing_key(private, output))
+    (output / "gram-a").mkdir(parents=True)
+    (private / KEY_FILE).unlink()
+    # A folder without a manifest was never published, and so never signed.
+    check_signing_key(private, output)
+    (output / "gram-a" / MANIFEST).write_text("{}")
+    with pytest.raises(IntegrityFailure, match=r"the signing key is gone, while .*gram-a") as lost:
+        signing_key(private, output)
+    assert list(private.iterdir()) == []
+    # The remedies that it names: another output, or a new key that its owner makes.
+    assert public_key(signing_key(private, tmp_path / "elsewhere")) != first
+    (private / KEY_FILE).unlink()
+    command = re.search(r"'(openssl genpkey [^']*)'", str(lost.value))
+    assert command is not None
+    subprocess.run(command[1].split(), check=True, capture_output=True)
+    (private / KEY_FILE).chmod(0o600)
+    assert public_key(signing_key(private, output)) != first
+
+
+def test_a_key_that_others_can_read_is_found_before_it_is_needed(tmp_path: Path) -> None:
+    load_or_create_signing_key(tmp_path)
+    (tmp_path / KEY_FILE).chmod(0o644)
+    with pytest.raises(ConfigurationError, match="mode 0644, expected 0600"):
+        check_signing_key(tmp_path, tmp_path / "releases")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x93NUMPY" + bytes(99), b"-----BEGIN x", b"g" * 64, b"A" * 99]
+)
+def test_what_a_file_that_is_no_public_key_holds_is_not_shown(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "key.pub").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="expected 64 hexadecimal digits") as refused:
+        read_public_key(str(tmp_path / "key.pub"))
+    assert str(refused.value).startswith(f"{tmp_path / 'key.pub'}: ")
+    assert len(str(refused.value)) < len(str(tmp_path)) + 100

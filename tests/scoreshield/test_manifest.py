@@ -199,11 +199,11 @@ def test_every_name_that_a_release_can_get_is_accepted(name: str) -> None:
     ("text", "message"),
     [
         ("", "not JSON"),
-        ("[]", "a JSON list"),
+        ("[]", "a list in JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"schema_version": 2}', "schema_version 2, this version of ScoreShield reads 1"),
-        ('{"schema_version": true}', "schema_version True"),
-        ("{}", "schema_version None"),
+        ('{"schema_version": true}', "schema_version true"),
+        ("{}", "schema_version nothing"),
     ],
 )
 def test_what_is_no_manifest_says_why(text: str, message: str) -> None:
