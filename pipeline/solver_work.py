@@ -161,9 +161,10 @@ def _aap(spectrum: _Spectrum) -> SolverWork:
     n = spectrum.n
     limit = min(n, math.ceil(max(2.0 * math.sqrt(2.0 * n), 1.05 * spectrum.exact_rank())))
     width = min(n, math.ceil(1.2 * limit) + 8)
-    products = DENSITY_PRODUCTS + KRYLOV_PRODUCTS + 2 * REFINEMENT_PRODUCTS
+    refining = 12
+    products = DENSITY_PRODUCTS + KRYLOV_PRODUCTS + refining
     columns = DENSITY_COLUMNS * DENSITY_PRODUCTS
-    columns += (KRYLOV_PRODUCTS // 3 + 2 * REFINEMENT_PRODUCTS) * width
+    columns += (KRYLOV_PRODUCTS // 3 + refining) * width
     return _worked(
         spectrum,
         rank=limit,
@@ -172,8 +173,8 @@ def _aap(spectrum: _Spectrum) -> SolverWork:
         computed_products=4,
         computed_columns=4 * limit,
         factor_columns=4 * limit,
-        steps=1200 + 12 * products,
-        passes=25,
+        steps=1390,
+        passes=50,
         largest=KRYLOV_PRODUCTS // 3 * width,
     )
 
