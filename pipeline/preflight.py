@@ -37,7 +37,7 @@ from pipeline.witness import (
 
 CLOCK_TOLERANCE = 10.0
 """Seconds: certificates are valid for a time, and timeouts are counted on each machine."""
-FREE_SCRATCH = 64 * 2**20
+FREE_SCRATCH = 4 * 2**20
 """Bytes: nothing is spilled, so a worker's own files are small."""
 _PATIENCE = 60.0
 _READING_SPEED = 10e6

@@ -40,7 +40,7 @@ def test_a_worker_as_planned_has_no_fault() -> None:
     [
         ({"clock": 1001.5 + CLOCK_TOLERANCE}, "clock is 10 s apart from this machine's, expected"),
         ({"clock": 999.5 - CLOCK_TOLERANCE}, "synchronise both (NTP)"),
-        ({"scratch_free": 2**20}, "found 1.0 MiB free in /scratch, expected 64.0 MiB; make room"),
+        ({"scratch_free": 2**20}, "found 1.0 MiB free in /scratch, expected 4.0 MiB; make room"),
         (
             {"settings": {**RIGHT.settings, "distributed.worker.memory.spill": 0.7}},
             "found distributed.worker.memory.spill = 0.7, expected False; start it with",

@@ -284,7 +284,7 @@ def test_two_releases_and_one_budget(curator: Any) -> None:
 
 def test_files_that_cannot_grow(curator: Any) -> None:
     """A limit on the size of files stands for a full disk: no block of 1 MiB can be written."""
-    curator.settings["block_side"] = 512
+    curator.settings |= {"block_side": 512, "precision": "float32"}
     curator.configure()
     limit = 512 * 1024
 
