@@ -33,6 +33,7 @@ from scoreshield.calibration import check_privacy
 from scoreshield.encoding import Precision
 from scoreshield.errors import ScoreShieldError
 from scoreshield.faults import shown
+from scoreshield.printable import printable
 from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
 
 
@@ -672,7 +673,7 @@ def _described(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return f"found a character that is no text (number {error.position + 1} of the file)"
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    said = _in_words(problem or "it has no structure")
+    said = printable(_in_words(problem or "it has no structure"))
     return f"line {mark.line + 1}: {said}" if mark is not None else said
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pipeline.cluster_config import SECTIONS
 from pipeline.section import Section
 from scoreshield.faults import fault_in_words
+from scoreshield.printable import printable
 
 
 def faults_of(error: ValidationError, root: type[Section]) -> list[str]:
@@ -18,7 +19,7 @@ def faults_of(error: ValidationError, root: type[Section]) -> list[str]:
 
 
 def _fault(fault: Any, root: type[Section]) -> str:
-    place = ".".join(str(part) for part in _as_written(fault["loc"]))
+    place = printable(".".join(str(part) for part in _as_written(fault["loc"])))
     prefix = f"{place}: " if place else ""
     if fault["type"] == "extra_forbidden":
         return f"{prefix}unknown key{_suggestion(fault['loc'], root)}"

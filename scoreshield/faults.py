@@ -24,6 +24,7 @@ _EXPECTED = {
     "int_parsing_size": "a whole number of fewer digits",
     "int_type": "a whole number",
     "invalid_key": "text as key",
+    "json_invalid": "JSON of a few levels, with numbers that it knows",
     "less_than": "a value less than {lt}",
     "less_than_equal": "at most {le}",
     "list_type": "a list",
@@ -40,6 +41,7 @@ _EXPECTED = {
     "tuple_type": "a list",
 }
 _SECTIONS = {"dict_type", "model_attributes_type", "model_type"}
+_SHOWN_ENTRIES, _LONGEST_LIST = 4, 120
 _OWN_WORDS = ("Value error, ", "Assertion failed, ")
 
 
@@ -76,5 +78,11 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, dict | BaseModel):
         return "a mapping"
+    if isinstance(value, bytes):
+        return "other bytes"
+    if isinstance(value, list | tuple):
+        first = value[:_SHOWN_ENTRIES]
+        entries = ["a list" if isinstance(entry, list) else shown(entry) for entry in first]
+        return f"[{', '.join(entries + ['...'] * (len(value) > _SHOWN_ENTRIES))}]"[:_LONGEST_LIST]
     text = reprlib.repr(value)
     return "a URL" if "://" in text else text

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,12 @@ def assert_for_people(said: str) -> None:
     found = LIBRARY_WORDS.search(said)
     assert found is None, f"{found} in: {said}"
     assert all(line.isprintable() and 20 < len(line) < 1200 for line in said.splitlines()), said
+
+
+@pytest.fixture(scope="session")
+def for_people() -> Callable[[str], None]:
+    """The assertion that a message is for people."""
+    return assert_for_people
 
 
 @pytest.fixture

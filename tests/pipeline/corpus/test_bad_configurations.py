@@ -6,6 +6,8 @@ it is not 2. What a text file can't show is built here.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,19 @@ def test_a_secret_that_is_none_is_refused(bench: Any, make: Any, says: str) -> N
         read_secret(load_config(bench.root / "release.yaml").secret)
     assert says in str(refused.value)
     bench.assert_for_people(str(refused.value))
+
+
+@pytest.mark.parametrize("name", ["unknown-key", "secret-empty", "source-missing"])
+def test_the_installed_command_refuses_alike(bench: Any, name: str) -> None:
+    """In a process of its own, with nothing of the tests in it."""
+    (bench.root / "bad.yaml").write_bytes((FOLDER / f"{name}.yaml").read_bytes())
+    expected = expectation(FOLDER / f"{name}.yaml")
+    command = str(Path(sys.executable).with_name("scoreshield"))
+    ended = subprocess.run([command, "release", "bad.yaml"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (int(expected.get("exit", 2)), "")
+    assert expected["says"] in ended.stderr
+    assert ended.stderr.startswith("scoreshield: ")
+    bench.assert_for_people(ended.stderr)
 
 
 def test_the_good_configuration_of_the_bench_is_one(bench: Any) -> None:

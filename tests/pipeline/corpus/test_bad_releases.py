@@ -101,6 +101,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         edited(lambda m: m.update(privacy=[1])),
         "privacy: expected a mapping of keys to values, found [1]",
     ),
+    "nested": (
+        written('{"schema_version": 1, "privacy": ' + "[" * 900 + "]" * 900 + "}"),
+        "manifest: expected JSON of a few levels",
+    ),
     "range-of-three": (
         edited(lambda m: m["mechanism"].update(score_range=[0, 1, 2])),
         "mechanism.score_range: expected at most 2 entries",

@@ -478,3 +478,29 @@ def test_a_gallery_is_no_file_of_queries(bench: Any) -> None:
     bench.configure(regime="scores", queries="faces.zarr")
     says = "found a gallery, and galleries are private; expected public embeddings"
     bench.refuses("release", "release.yaml", code=3, names="faces.zarr", says=says)
+
+
+BAD_RATINGS = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 4,
+    "prose": b"This is no table\nof ratings\n",
+    "one-column": b"1\n2\n3\n",
+    "no-numbers": b"user,item,rating\n1,2,good\n3,4,bad\n",
+    "not-a-number": b"1,2,3.5\n1,3,nan\n2,2,1\n",
+    "infinite": b"1,2,3.5\n1,3,inf\n2,2,1\n",
+    "ragged": b"1,2,3.5\n1,3\n2,2,1\n",
+    "twice": b"1,2,3.5\n1,2,4.5\n2,3,1\n",
+    "one-record": b"1,2,3.5\n2,2,4.5\n",
+    "no-text": b"1,2,3.5\n\xff\xfe,3,1\n2,2,1\n",
+    "long-line": b"1" * 2**21,
+    "npy": npy_bytes(ROWS),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RATINGS)
+def test_bad_ratings_are_refused(bench: Any, name: str) -> None:
+    (bench.root / "bad.csv").write_bytes(BAD_RATINGS[name])
+    options = ("--ratings", "--by", "item")
+    bench.refuses("ingest", "bad.csv", "faces.zarr", *options, code=3, names="bad.csv")
+    bench.configure(gallery="bad.csv", ratings={"by": "item"})
+    bench.refuses("release", "release.yaml", code=3, names="bad.csv")
