@@ -32,7 +32,7 @@ from pipeline.keyfile import create_key, read_key
 from pipeline.ledger.verify import adopt_ledger
 from pipeline.open import open_release
 from pipeline.release import abandon
-from pipeline.signing import KEY_FILE
+from pipeline.signing import KEY_FILE, load_or_create_signing_key
 from pipeline.sources import _copy_folder
 from pipeline.status import release_status
 from pipeline.verify import verify_release
@@ -378,6 +378,9 @@ class TestChangedSettings:
             curator.release(**changes)
         config = curator.load(**changes)
         adopt_ledger(config.ledger.url, config.private)
+        with pytest.raises(IntegrityFailure, match="the signing key is gone"):
+            curator.release(**changes, arrays=["factor"])
+        load_or_create_signing_key(config.private)
         with pytest.raises(IntegrityFailure, match="not published by the holder of that key"):
             curator.release(**changes, arrays=["factor"])
         # Not even with the curator's own signing key.
