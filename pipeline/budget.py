@@ -10,7 +10,8 @@ from pipeline.config import Config
 from pipeline.durable import make_private
 from pipeline.errors import BudgetRefused
 from pipeline.gallery import Gallery, adopt_lineage, content_digest
-from pipeline.ledger import Account, Budget, Ledger, Request
+from pipeline.ledger import Account, Budget, Ledger, OverspendRefused, Request, forecast
+from pipeline.ledger.account import check_adjacency, reserved_before
 from pipeline.ledger.database import database_for
 from pipeline.place import Place, one_below
 from scoreshield.mechanism import Mechanism
@@ -84,6 +85,30 @@ def recognised(config: Config, gallery: Gallery) -> Gallery:
             "released under the other"
         )
     return adopt_lineage(gallery, holder)
+
+
+def check_affordable(config: Config, gallery: Gallery, release_id: str, request: Request) -> None:
+    """Refuse a release that the ledger would refuse now, before a cluster is started for it.
+
+    Nothing is written: the reservation, once the cluster is there, is what decides.
+
+    Raises
+    ------
+    BudgetRefused
+        As :func:`open_ledger`, or the release does not fit what is left.
+    """
+    account = existing_account(config, gallery)
+    if account is None:
+        check_may_create(config, gallery)
+        account = Account(gallery.lineage, configured_budget(config), "")
+    entry = account.find(release_id)
+    if entry is not None:
+        reserved_before(entry, request)
+        return
+    check_adjacency(account, request)
+    outcome = forecast(account.budget, account.spent, request)
+    if not outcome.fits:
+        raise OverspendRefused(gallery.lineage, outcome)
 
 
 def existing_account(config: Config, gallery: Gallery) -> Account | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.blocks import damaged_blocks
 from pipeline.budget import (
+    check_affordable,
     existing_account,
     existing_ledger,
     open_ledger,
@@ -316,6 +317,8 @@ def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
         _check_fits(run)
         digest = content_digest(run.gallery)
         _check_started_on(run, digest)
+        if run.unsafe_seed is None:
+            check_affordable(run.config, run.gallery, run.release_id, request_for(run.mechanism))
         cluster = run.config.cluster
         with (
             open_cluster(cluster, run.folder.scratch) as client,

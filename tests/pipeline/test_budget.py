@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.budget import (
+    check_affordable,
     configured_budget,
     earlier_traces,
     existing_account,
@@ -24,7 +25,7 @@ from pipeline.config import Config, load_config
 from pipeline.errors import BudgetRefused
 from pipeline.gallery import Gallery, content_digest, open_gallery
 from pipeline.ingest import ingest
-from pipeline.ledger import Budget, Ledger
+from pipeline.ledger import Budget, Ledger, OverspendRefused
 from scoreshield.mechanism import calibrate_gram
 from scoreshield.sensitivity import Adjacency
 
@@ -226,3 +227,26 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, gallery: Gallery) -
     write_record(ledger_file(config), "not a database, and longer than a header of SQLite")
     with pytest.raises(BudgetRefused):
         open_ledger(config, gallery, content_digest(gallery))
+
+
+def test_what_the_ledger_would_refuse_is_refused_before_and_nothing_is_written(
+    tmp_path: Path, gallery: Gallery
+) -> None:
+    request = request_for(MECHANISM)
+    small = configure(tmp_path, epsilon=0.5)
+    with pytest.raises(OverspendRefused):
+        check_affordable(small, gallery, "first", request)
+    assert not ledger_exists(small)
+    with pytest.raises(BudgetRefused, match="found no ledger"):
+        check_affordable(configure(tmp_path, create=False), gallery, "first", request)
+
+    config = configure(tmp_path, epsilon=1.2)
+    check_affordable(config, gallery, "first", request)
+    ledger = open_ledger(config, gallery, content_digest(gallery))
+    ledger.reserve(gallery.lineage, "first", request)
+    check_affordable(config, gallery, "first", request)
+    with pytest.raises(OverspendRefused):
+        check_affordable(config, gallery, "second", request)
+    ledger.abandon(gallery.lineage, "first")
+    with pytest.raises(BudgetRefused, match="was abandoned"):
+        check_affordable(config, gallery, "first", request)
