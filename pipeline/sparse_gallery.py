@@ -12,8 +12,8 @@ SciPy's CSR) in one-dimensional little-endian arrays:
   int64: the source's ids in UTF-8, one after the other, and where each ends.
 
 A row without entries is a substituted one. Chunks are of one size, carry a crc32c and are all
-stored; the fill value is -1, which no array may hold, and opening compares expected with stored
-chunks.
+stored; the fill value is one that no array of numbers may hold, and opening compares expected with
+stored chunks.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ _DTYPES = {
     "feature_ids.bytes": "|u1",
     "feature_ids.ends": "<i8",
 }
+_FILLS = {"|u1": 0, "<i4": -(2**31), "<i8": -1}
+"""What a chunk reads as that was lost since its gallery was opened: outside 0 to n or d, and as an
+integer longer than one, so that reading refuses it. A small rating may be -1."""
 IdsOf = Literal["record_ids", "feature_ids"]
 
 
@@ -104,7 +107,7 @@ def create_array(group: zarr.Group, name: str, length: int) -> zarr.Array[Any]:
         filters=None,
         serializer=zarr.codecs.BytesCodec(endian=None if _DTYPES[name] == "|u1" else "little"),
         compressors=[zarr.codecs.Crc32cCodec()],
-        fill_value=0 if _DTYPES[name] == "|u1" else -1,
+        fill_value=_FILLS[_DTYPES[name]],
         chunk_key_encoding={"name": "default", "separator": "."},
         config={"write_empty_chunks": True},
     )

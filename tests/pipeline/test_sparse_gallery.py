@@ -131,6 +131,14 @@ def test_missing_chunks_are_found_on_opening(gallery: Path, name: str, damage: s
         open_gallery(gallery)
 
 
+@pytest.mark.parametrize("name", ["pointers", "columns", "integers"])
+def test_chunks_that_are_lost_after_opening_are_found_on_reading(gallery: Path, name: str) -> None:
+    open_gallery(gallery)
+    (gallery / name / "c.0").unlink()
+    with pytest.raises(IntegrityFailure, match="not what ingest wrote"):
+        read_sparse(str(gallery), 0, N)
+
+
 @pytest.mark.parametrize(
     ("array", "value", "words"),
     [
