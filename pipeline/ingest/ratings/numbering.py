@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pipeline.ingest.ratings.table import UnreadableBlock
 
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+# Python makes no numbers of thousands of digits.
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,99}", re.ASCII)
 
 
 class Numbering:

@@ -249,13 +249,17 @@ def _recognised(path: Path, names: list[str]) -> tuple[int, int, int | None, boo
     )
 
 
+def names_column(name: str, kind: str) -> bool:
+    """Whether a name is known as that of a column of users, items or values (``kind``)."""
+    return name.lower().replace("_", "").replace(" ", "").replace("-", "") in _NAMES[kind]
+
+
 def _kinds(names: list[str]) -> dict[str, int]:
     """Positions of the columns whose names are known, by what they hold; the first of a kind."""
     found: dict[str, int] = {}
     for position, name in enumerate(names):
-        plain = name.lower().replace("_", "").replace(" ", "").replace("-", "")
-        for kind, known in _NAMES.items():
-            if plain in known:
+        for kind in _NAMES:
+            if names_column(name, kind):
                 found.setdefault(kind, position)
     return found
 

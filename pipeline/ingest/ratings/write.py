@@ -30,6 +30,7 @@ from pipeline.ingest.ratings.table import (
     RatingsTable,
     UnreadableBlock,
     blocks,
+    names_column,
     open_ratings,
     split_line,
 )
@@ -47,9 +48,12 @@ from pipeline.sparse_gallery import (
     write_ids,
 )
 from scoreshield.errors import InputRejected, ParameterError
+from scoreshield.interactions import RecordKind
 from scoreshield.sparse import to_fixed_sparse
 
 Progress = Callable[[int], None]
+# The last word is id: movieId, item_id, ID; but not david.
+_ENDS_IN_ID = re.compile(r"(?:.*[a-z])?I[Dd]|(?:.*[^A-Za-z])?[Ii][Dd]")
 _ROW_ENTRY = np.dtype([("feature", "<i4"), ("integer", "<i4")])
 
 
@@ -258,7 +262,7 @@ def _numberings(options: RatingsOptions) -> tuple[Numbering, Numbering]:
     return Numbering(listed), Numbering()
 
 
-def _listed_ids(path: Path, by: str) -> list[str]:
+def _listed_ids(path: Path, by: RecordKind) -> list[str]:
     """Ids in the first column of a file, below its header where it has one.
 
     The first line is a header where its first field names ids, as in MovieLens' ``movieId``.
@@ -269,7 +273,7 @@ def _listed_ids(path: Path, by: str) -> list[str]:
         text = file.readline()
         separator = next((one for one in ("::", "\t", ",", ";") if one in text), ",")
         first = split_line(text.rstrip("\r\n"), separator)[:1]
-        ids = [] if _names_ids(first, by) else first
+        ids = [] if first and _names_ids(first[0].strip(), by) else first
         for line in file:
             ids += split_line(line.rstrip("\r\n"), separator)[:1]
         ids = [one.strip() for one in ids]
@@ -280,8 +284,9 @@ def _listed_ids(path: Path, by: str) -> list[str]:
     return ids
 
 
-def _names_ids(first: list[str], by: str) -> bool:
-    return bool(first) and first[0].strip().lower().replace("_", "").endswith(("id", by))
+def _names_ids(name: str, by: RecordKind) -> bool:
+    """Whether a name is that of a column of ids; an id that looks like one must not come first."""
+    return names_column(name, by) or _ENDS_IN_ID.fullmatch(name) is not None
 
 
 def _check_sizes(table: RatingsTable, n: int) -> None:

@@ -100,6 +100,9 @@ def test_ids_that_are_whole_numbers_are_in_the_order_of_numbers(written: Written
     assert read_ids(gallery.path, "feature_ids") == ["-1", "9", "10"]
     gallery = made(written("10,02,1\n9,30,1\n9,2,1\n"))
     assert read_ids(gallery.path, "record_ids") == ["02", "2", "30"]
+    longest = "9" * 5000
+    gallery = made(written(f"10,{longest},1\n9,30,1\n9,4,1\n"))
+    assert read_ids(gallery.path, "record_ids") == ["30", "4", longest]
 
 
 def test_columns_are_stored_most_used_first(written: Written) -> None:
@@ -130,6 +133,33 @@ def test_records_without_ratings_are_zero_rows(written: Written, tmp_path: Path)
     listed.write_text("a\nc\n")
     with pytest.raises(InputRejected, match=r"1 of its items are not listed in .*items.csv"):
         made(source, options, "substitute")
+
+
+@pytest.mark.parametrize(
+    ("by", "first", "header"),
+    [
+        ("item", "movieId", True),
+        ("item", "Item ID", True),
+        ("item", "productid", True),
+        ("item", "PIN_ID", True),
+        ("item", "id", True),
+        ("user", "User", True),
+        ("item", "david", False),
+        ("item", "MADRID", False),
+        ("item", "lineitem", False),
+        ("user", "superuser", False),
+    ],
+)
+def test_the_first_record_of_a_list_is_no_header(
+    written: Written, tmp_path: Path, by: str, first: str, header: bool
+) -> None:
+    listed = tmp_path / "records.txt"
+    listed.write_text(f"{first}\na\nb\n")
+    options = RatingsOptions(by, records=listed)  # type: ignore[arg-type]
+    gallery = made(written("a,a,3\nb,b,1\n"), options, "substitute")
+    assert sorted(read_ids(gallery.path, "record_ids")) == sorted(
+        ["a", "b", *([] if header else [first])]
+    )
 
 
 def test_a_file_larger_than_its_blocks_and_buckets_is_the_same_gallery(
