@@ -8,15 +8,18 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.durable import make_private
-from pipeline.errors import BudgetRefused
+from pipeline.errors import BudgetRefused, IntegrityFailure
 from pipeline.gallery import Gallery, adopt_lineage, content_digest
 from pipeline.ledger import Account, Budget, Ledger, OverspendRefused, Request, forecast
 from pipeline.ledger.account import check_adjacency, reserved_before
 from pipeline.ledger.database import database_for
 from pipeline.place import Place, one_below
+from pipeline.tree import read_plain_file
 from scoreshield.mechanism import Mechanism
 
 _SQLITE = "sqlite:///"
+_UNREADABLE = (OSError, ValueError, RecursionError, IntegrityFailure)
+"""What reading a record may fail with: it is missing, no JSON, nested without end, or no file."""
 
 
 def request_for(mechanism: Mechanism) -> Request:
@@ -201,17 +204,17 @@ def _unaccounted_releases(config: Config) -> list[Place]:
 def _is_accounted(manifest: Place, known: tuple[str, ...]) -> bool:
     """Whether a manifest names a lineage of the ledger, or says that nothing was spent on it."""
     try:
-        found = json.loads(manifest.read_text())
+        found = json.loads(read_plain_file(manifest))
         return found["private"] is False or found["composition"]["lineage"] in known
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (*_UNREADABLE, KeyError, TypeError):
         return False
 
 
 def _may_be_of(lineage: str, file: Place, *place: str) -> bool:
     """Whether a record names a lineage, or can't be read and so may have named it."""
     try:
-        found: Any = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
+        found: Any = json.loads(read_plain_file(file))
+    except _UNREADABLE:
         return True
     for key in place:
         found = found.get(key) if isinstance(found, dict) else None

@@ -48,6 +48,6 @@ def read_claim(place: Place) -> dict[str, Any]:
     """What a claim says; nothing where there is none, or none that can be read."""
     try:
         found = json.loads(place.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -111,6 +111,8 @@ def test_a_budget_does_not_grow_with_the_configuration(tmp_path: Path, gallery: 
         # What can't be read may have been a release of this gallery.
         ("releases/a/manifest.json", "{"),
         ("private/runs/a/run.json", ""),
+        ("releases/a/manifest.json", "[" * 10**5),
+        ("releases/a/manifest.json", " " * (16 * 2**20 + 1)),
     ],
 )
 def test_earlier_releases_and_runs_bar_a_new_ledger(

@@ -123,6 +123,11 @@ class TestObjects:
         assert read_claim(bucket / "claim")["release"] == "a"
         assert read_claim(bucket / "nothing") == {}
 
+    @pytest.mark.parametrize("content", [b"{", b"[]", b"[" * 10**5, b"\xff"])
+    def test_a_claim_that_makes_no_sense_is_nobodys(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "claim").write_bytes(content)
+        assert not claim(tmp_path / "claim", "token", release="a")
+
 
 class TestErrors:
     def test_a_bucket_that_is_not_there(self, bucket: ObjectPath) -> None:
