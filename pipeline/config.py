@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.cluster_config import AnyCluster
+from pipeline.cluster_config import AddressCluster, AnyCluster, KubernetesCluster
 from pipeline.cluster_config import Cluster as Cluster
 from pipeline.config_faults import faults_of
 from pipeline.errors import ConfigurationError
@@ -529,6 +529,9 @@ class Config(Section):
             "gallery": self.gallery,
             "blocks": self.blocks,
             "secret": self.secret.file,
+            "ratings.records": self.ratings.records,
+            "metrics.textfile": self.metrics.textfile,
+            "cluster.tls": self._tls_key,
             "ledger": _sqlite_file(self.ledger.url),
         }
         for key, path in kept.items():
@@ -538,6 +541,12 @@ class Config(Section):
                     f"output {self.output}; whoever reads releases would reach it"
                 )
         return self
+
+    @property
+    def _tls_key(self) -> Path | None:
+        """The key that opens the cluster, where it has one."""
+        cluster = self.cluster
+        return cluster.tls.key if isinstance(cluster, AddressCluster | KubernetesCluster) else None
 
     @model_validator(mode="after")
     def _settings_are_those_of_the_regime(self) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 import time
@@ -48,18 +49,23 @@ _ROLES = ("client", "scheduler", "worker")
 
 
 def check_file(key: str, path: Path, *, secret: bool) -> None:
-    """Refuse a file that isn't there, and a secret one that everybody can read."""
+    """Refuse a file that isn't there, and a secret one that others can read.
+
+    A group may read a key that belongs to another user: Kubernetes mounts secrets that way.
+    """
     try:
         with path.open("rb") as file:
             file.read(1)
-        mode = stat.S_IMODE(path.stat().st_mode)
+        status = path.stat()
     except OSError as error:
         raise ConfigurationError(
             f"{key}: {path} can't be read ({error.strerror}); 'scoreshield cluster certificates "
             f"{path.parent}' makes certificates, 'cluster.tls' names those of a cluster that runs "
             "already. Nothing was spent"
         ) from error
-    if secret and mode & 0o007:
+    mode = stat.S_IMODE(status.st_mode)
+    others = 0o077 if status.st_uid == os.geteuid() else 0o007
+    if secret and mode & others:
         raise ConfigurationError(
             f"{key}: {path} has mode {mode:04o}, expected 0600: whoever read it can read the "
             "gallery through the cluster. Make new certificates. Nothing was spent"

@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client
 
 from pipeline.cluster.address import connected, security_of, wait_for_workers
-from pipeline.cluster.settings import WORKER_ENVIRONMENT
+from pipeline.cluster.settings import NO_PAGES, WORKER_ENVIRONMENT
 from pipeline.cluster_config import KubernetesCluster
 from pipeline.errors import ConfigurationError, RunFailed
 
@@ -49,9 +49,9 @@ def scheduler_address(cluster: KubernetesCluster, name: str) -> str:
 def cluster_resource(cluster: KubernetesCluster, name: str) -> dict[str, Any]:
     """The DaskCluster resource of one run."""
     memory, cores = str(int(cluster.memory_limit)), str(cluster.threads_per_worker)
-    scheduler = ["scheduler", "--protocol", "tls", "--port", str(_PORT), "--no-dashboard"]
+    scheduler = ["scheduler", "--protocol", "tls", "--port", str(_PORT), *NO_PAGES]
     worker = ["worker", scheduler_address(cluster, name), "--name", "$(DASK_WORKER_NAME)"]
-    worker += ["--nthreads", cores, "--memory-limit", memory, "--no-dashboard"]
+    worker += ["--nthreads", cores, "--memory-limit", memory, *NO_PAGES]
     return {
         "apiVersion": _API,
         "kind": "DaskCluster",

@@ -11,7 +11,7 @@ from pathlib import Path
 import dask
 
 from pipeline.cluster.address import security_of
-from pipeline.cluster.settings import SETTINGS
+from pipeline.cluster.settings import NO_PAGES, SETTINGS
 from pipeline.cluster_config import AddressCluster, Cluster
 from pipeline.errors import ConfigurationError
 
@@ -68,4 +68,4 @@ def _common(section: AddressCluster) -> list[str]:
     security_of(section.tls)
     tls = section.tls
     files = ["--tls-ca-file", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key]
-    return ["--protocol", "tls", "--no-dashboard", *map(str, files)]
+    return ["--protocol", "tls", *NO_PAGES, *map(str, files)]

@@ -64,6 +64,11 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+NO_PAGES = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+"""Arguments of Dask's commands. Without pages it opens a port outside TLS all the same, on which
+there is nothing: on no interface but this machine's own."""
+
+
 def nested_settings() -> dict[str, Any]:
     """The settings as a file of Dask's configuration spells them."""
     tree: dict[str, Any] = {}

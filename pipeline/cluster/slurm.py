@@ -14,7 +14,7 @@ from distributed import Client
 from distributed.security import Security
 
 from pipeline.cluster.address import wait_for_workers
-from pipeline.cluster.settings import write_settings
+from pipeline.cluster.settings import NO_PAGES, write_settings
 from pipeline.cluster_config import SlurmCluster
 from pipeline.durable import make_private
 from pipeline.errors import ConfigurationError, RunFailed
@@ -38,7 +38,7 @@ def open_slurm(cluster: SlurmCluster, scratch: Path) -> Iterator[Client]:
             jobs = opened.enter_context(
                 slurm_cluster(
                     security=security,
-                    scheduler_options={"dashboard": False, "dashboard_address": ":0"},
+                    scheduler_options={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
                     shared_temp_directory=str(scratch),
                     silence_logs="critical",
                     **job_options(cluster, scratch),
@@ -81,7 +81,7 @@ def job_options(cluster: SlurmCluster, scratch: Path) -> dict[str, Any]:
         "local_directory": str(local),
         "log_directory": str(jobs),
         # dask-jobqueue rounds the limit it passes on to two decimals.
-        "worker_extra_args": ["--no-dashboard", "--memory-limit", str(int(cluster.memory_limit))],
+        "worker_extra_args": [*NO_PAGES, "--memory-limit", str(int(cluster.memory_limit))],
         "death_timeout": "60",
     }
 

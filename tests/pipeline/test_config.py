@@ -185,6 +185,24 @@ def test_private_things_never_lie_among_the_published(tmp_path: Path, private: s
 
 
 @pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ratings.records", "ratings: {by: item, records: out/items.csv}"),
+        ("metrics.textfile", "metrics: {textfile: out/release.prom}"),
+        (
+            "cluster.tls",
+            "cluster: {kind: address, address: 'tls://localhost:8786', "
+            "tls: {ca: ca.pem, certificate: a.pem, key: out/a.key}}",
+        ),
+    ],
+)
+def test_nor_do_ids_running_times_and_the_clusters_key(tmp_path: Path, key: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: expected a place outside"):
+        load(tmp_path, TEXT + f"output: out\n{text}\n")
+    load(tmp_path, TEXT + f"output: elsewhere\n{text}\n")
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (TEXT + "gallery: other.npy\n", "the key 'gallery' is given twice"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from distributed import Client
 
 from pipeline.budget import ledger_exists
-from pipeline.cluster.address import security_of
+from pipeline.cluster.address import check_file, security_of
 from pipeline.cluster.certificates import make_certificates
 from pipeline.cluster_config import AddressCluster
 from pipeline.config import load_config
@@ -79,9 +81,48 @@ def test_certificates_that_are_missing_or_that_others_can_read(site: Any) -> Non
     assert "cluster.key has mode 0644, expected 0600" in line
 
 
+def test_a_key_that_a_group_can_read(site: Any) -> None:
+    shutil.copytree(site.root / "tls", site.root / "shared")
+    key = site.root / "shared" / "cluster.key"
+    key.chmod(0o640)
+    tls = {name: f"shared/{file}" for name, file in FILES.items()}
+    (line,) = refused(site, 2, cluster=site.cluster(tls=tls))
+    assert "cluster.key has mode 0640, expected 0600" in line
+    if os.geteuid() == 0:
+        # As Kubernetes mounts it: another owner's, for a group of the pod alone.
+        os.chown(key, 10001, 10001)
+        check_file("cluster.tls.key", key, secret=True)
+
+
 def test_nobody_without_a_certificate_gets_in(site: Any) -> None:
     with pytest.raises(OSError):  # noqa: PT011 (Dask's message is its own)
         Client(f"tcp://127.0.0.1:{site.port}", timeout=2)
+    anonymous = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anonymous.check_hostname, anonymous.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", site.port), timeout=5) as plain,
+        anonymous.wrap_socket(plain) as encrypted,
+        pytest.raises(ssl.SSLError, match="certificate required"),
+    ):
+        encrypted.recv(1)
+
+
+def test_the_scheduler_listens_where_it_was_told_to(site: Any) -> None:
+    """Dask opens a second port, outside TLS, even where it serves no page."""
+    descriptors = Path(f"/proc/{site.services[0].pid}/fd")
+    own = {os.readlink(found) for found in descriptors.iterdir()}
+    sockets = [
+        line.split()
+        for family in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]
+    ]
+    listening = "0A"
+    hosts = {
+        fields[1].partition(":")[0]
+        for fields in sockets
+        if fields[3] == listening and f"socket:[{fields[9]}]" in own
+    }
+    assert hosts == {"0100007F"}
 
 
 def joined(site: Any, service: subprocess.Popen[bytes], count: int) -> None:
