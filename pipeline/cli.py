@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -252,6 +253,9 @@ def release(
     from pipeline.release import release as run_release
 
     settings = load_config(config)
+    if not os.environ.get("SCORESHIELD_DEBUG"):
+        # Dask tells of a lost scheduler in its log, with tracebacks; the error here says it once.
+        logging.disable(logging.CRITICAL)
     with standard_reporter() as reporter:
         outcome = run_release(settings, reporter, unsafe_seed, period, performance_report)
     _print(as_json, outcome.to_json(), outcome.to_text())

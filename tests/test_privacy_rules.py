@@ -424,10 +424,10 @@ class TestOneKeyOneMatrix:
 
 
 class TestSpendBeforeNoise:
-    """Rule 8. In depth: tests/pipeline/test_ledger.py, release/test_release_faults.py."""
+    """Rule 8. In depth: tests/pipeline/test_ledger.py, release/test_fault_matrix.py."""
 
     def test_the_order_of_a_release(self) -> None:
-        """Crashes between any two of these steps are injected in test_release_faults.py."""
+        """Crashes between any two of these steps are injected in test_fault_matrix.py."""
         spending = ["read_secret", "ledger.reserve", "_secure_key"]
         assert calls_in(release_module._spend, spending) == spending
         starting = ["_spend", "_secure_test_key", "run.folder.record_start"]

@@ -115,10 +115,18 @@ class TestNothingIsLeftBehind:
             if not path.is_relative_to(gallery):
                 assert not holds(content, patterns), path
 
+    def test_no_file_and_no_output_holds_a_record(self, finished: Any) -> None:
+        gallery = Path(finished.curator.prepared().gallery.path)
+        assert_no_record(finished.curator, everything_written(finished), gallery)
+
     def test_the_search_finds_what_it_looks_for(self, finished: Any) -> None:
         patterns = clean_patterns(finished.curator)
         clean = clean_gram(finished.curator)
         grid = finished.curator.prepared().mechanism.grid
+        rows = read_rows(finished.curator.prepared().gallery.path, 5, 6)
+        for planted_row in (rows, rows.astype(np.float64), np.rint(rows * 2.0**24)):
+            assert holds(b"abc" + planted_row.tobytes(), record_patterns(finished.curator))
+        assert repr(float(rows[0, 3])).encode() in words_of(finished.curator)
         for planted in (
             clean[3:5, 10:40],
             clean[7:8, 90:].astype(np.float32),
@@ -182,6 +190,10 @@ class TestNothingShowsWhileItRuns:
             if not path.is_relative_to(gallery):
                 assert not holds(content, patterns), path
 
+    def test_records_are_nowhere(self, halted: Any) -> None:
+        made, _, seen = halted
+        assert_no_record(made, seen, Path(made.prepared().gallery.path))
+
 
 def process_group(leader: int) -> list[int]:
     """Every process that a command started, and the command."""
@@ -240,6 +252,43 @@ def clean_patterns(curator: Any) -> NDArray[np.uint64]:
         *(np.ascontiguousarray(pair).view(np.float64).ravel() for pair in pairs),
     ]
     return np.unique(np.concatenate([part.view(np.uint64) for part in parts]))
+
+
+def record_patterns(curator: Any) -> NDArray[np.uint64]:
+    """Eight bytes each: two neighbouring float32 features of a record, or a wider one.
+
+    As in the source and as in the gallery, there also in integers of 2^-24.
+    """
+    gallery = curator.prepared().gallery
+    fixed = read_rows(gallery.path, 0, gallery.n)
+    wide = fixed.astype(np.float64)
+    parts = [wide, np.rint(wide * 2.0**24), np.rint(wide * 2.0**24).astype(np.int64)]
+    for narrow in (np.load(curator.root / "source.npy"), fixed):
+        parts += [
+            np.ascontiguousarray(narrow[:, start : narrow.shape[1] - start]).view(np.float64)
+            for start in (0, 1)
+        ]
+    return np.unique(np.concatenate([part.ravel().view(np.uint64) for part in parts]))
+
+
+def words_of(curator: Any) -> set[bytes]:
+    """Features of a few records as a message or a JSON line would show them."""
+    rows = read_rows(curator.prepared().gallery.path, 0, 8)
+    source = np.load(curator.root / "source.npy")[:8]
+    values = [value for panel in (rows, source) for value in panel.ravel()]
+    texts = {repr(value) for value in values} | {repr(float(value)) for value in values}
+    texts |= {str(float(value))[:10] for value in values} | {f"{value:.6g}" for value in values}
+    return {text.encode() for text in texts}
+
+
+def assert_no_record(curator: Any, seen: dict[Path, bytes], gallery: Path) -> None:
+    patterns, words = record_patterns(curator), words_of(curator)
+    for path, content in seen.items():
+        if path.is_relative_to(gallery):
+            continue
+        assert not holds(content, patterns), path
+        if path.suffix in ("", ".json", ".jsonl"):
+            assert not any(word in content for word in words), path
 
 
 def holds(content: bytes, patterns: NDArray[np.uint64]) -> bool:
