@@ -178,12 +178,19 @@ def _awaited(
 
 
 def _restart_busy_workers(client: Client) -> bool:
-    """Restart every worker that has a task; False where the scheduler doesn't answer."""
+    """Restart every worker that has a task, or a result that nobody could fetch from it.
+
+    False where the scheduler doesn't answer.
+    """
     try:
-        processing = client.sync(client.processing, callback_timeout=_ANSWER_SECONDS)
-        busy = [address for address, tasks in processing.items() if tasks]
+        busy = {
+            address
+            for asked in (client.processing, client.has_what)
+            for address, tasks in client.sync(asked, callback_timeout=_ANSWER_SECONDS).items()
+            if tasks
+        }
         client.sync(
-            lambda: client.restart_workers(busy, raise_for_error=False),
+            lambda: client.restart_workers(list(busy), raise_for_error=False),
             callback_timeout=_ANSWER_SECONDS,
         )
     except (OSError, TimeoutError, CancelledError):
