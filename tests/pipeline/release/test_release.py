@@ -124,7 +124,8 @@ class TestNothingIsLeftBehind:
         clean = clean_gram(finished.curator)
         grid = finished.curator.prepared().mechanism.grid
         rows = read_rows(finished.curator.prepared().gallery.path, 5, 6)
-        for planted_row in (rows, rows.astype(np.float64), np.rint(rows * 2.0**24)):
+        wide = rows.astype(np.float64)
+        for planted_row in (rows, wide, np.rint(wide * 2.0**24)):
             assert holds(b"abc" + planted_row.tobytes(), record_patterns(finished.curator))
         assert repr(float(rows[0, 3])).encode() in words_of(finished.curator)
         for planted in (
