@@ -40,8 +40,9 @@ class Cluster(Section):
     task_timeout: Number = Field(
         default=DEFAULT_SECONDS,
         ge=1,
-        description="Seconds without a finished task or a reported iteration after which busy "
-        "workers count as hung: they are restarted once, then the run ends, to be resumed.",
+        description="Seconds without a finished task or a reported iteration after which workers "
+        "that are busy with this run count as hung: they are restarted once, then the run ends, to "
+        "be resumed.",
     )
 
     @property

@@ -178,8 +178,9 @@ def _awaited(
 
 
 def _restart_busy_workers(client: Client) -> bool:
-    """Restart every worker that has a task, or a result that nobody could fetch from it.
+    """Restart every worker that has a task of this client, or a result nobody could fetch from it.
 
+    On a scheduler that others use too, a worker that is busy for them alone is no business of ours.
     False where the scheduler doesn't answer.
     """
     try:
@@ -187,7 +188,7 @@ def _restart_busy_workers(client: Client) -> bool:
             address
             for asked in (client.processing, client.has_what)
             for address, tasks in client.sync(asked, callback_timeout=_ANSWER_SECONDS).items()
-            if tasks
+            if any(str(task).endswith(_owner(client)) for task in tasks)
         }
         client.sync(
             lambda: client.restart_workers(list(busy), raise_for_error=False),
@@ -237,7 +238,12 @@ def _errors_for_people(name: str, task: str) -> Iterator[None]:
 
 def _key(client: Client, name: str, index: int) -> str:
     """A task's own key: on a scheduler that others use too, no other run's task answers for it."""
-    return f"{name}-{index}@{client.id}"
+    return f"{name}-{index}{_owner(client)}"
+
+
+def _owner(client: Client) -> str:
+    """What the keys of a client's tasks end in."""
+    return f"@{client.id}"
 
 
 def _by_place(count: int, places: Sequence[str] | None) -> dict[str | None, list[int]]:

@@ -171,6 +171,26 @@ def test_a_worker_that_hangs_is_restarted_and_its_task_done_again(
     assert results == list(range(8))
 
 
+def test_workers_that_are_busy_for_another_run_are_left_alone(
+    client: Client, tmp_path: Path
+) -> None:
+    def wait(folder: str, _index: int) -> int:
+        open(f"{folder}/{os.getpid()}", "x").close()
+        while not os.path.exists(f"{folder}/end"):
+            time.sleep(0.05)
+        return os.getpid()
+
+    scheduler = client.cluster.scheduler_address
+    with Client(scheduler, security=client.security, set_as_default=False) as other:
+        task = other.submit(wait, str(tmp_path), 0, key=f"perturb-0@{other.id}")
+        while not any(tmp_path.iterdir()):
+            time.sleep(0.05)
+        assert window._restart_busy_workers(client)
+        (tmp_path / "end").touch()
+        assert (tmp_path / str(task.result())).exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_task_that_always_hangs_ends_the_run(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
