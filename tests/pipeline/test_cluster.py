@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 import pytest
 from distributed import Client
 
@@ -108,7 +109,14 @@ def test_ctrl_c_ends_this_process_alone_and_a_dead_worker_is_replaced(client: Cl
 
 def test_an_interrupt_during_the_start_waits_for_its_end(scratch: Path) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    sender = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    before = set(psutil.Process().children(recursive=True))
+
+    def interrupt_once_a_worker_starts() -> None:
+        while set(psutil.Process().children(recursive=True)) <= before:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt_once_a_worker_starts)
     sender.start()
     with (
         pytest.raises(KeyboardInterrupt),

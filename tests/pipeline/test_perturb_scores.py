@@ -150,4 +150,9 @@ def test_other_queries_are_never_scored_with_this_runs_noise(jobs: Jobs, tmp_pat
 
 
 def test_a_job_holds_places_and_settings_and_no_values() -> None:
-    assert {str(field.type) for field in fields(ScoresJob)} <= {"str", "Mechanism", "Rectangle"}
+    assert {str(field.type) for field in fields(ScoresJob)} <= {
+        "str",
+        "bool",
+        "Mechanism",
+        "Rectangle",
+    }
