@@ -289,9 +289,11 @@ def test_the_dask_jobs_configuration_is_valid(tmp_path: Path) -> None:
 
 
 def test_slurm_scripts(tmp_path: Path) -> None:
-    from dask_jobqueue.slurm import SLURMJob
+    from pipeline.cluster.slurm import job_options, jobqueue
 
-    from pipeline.cluster.slurm import job_options
+    handler = signal.getsignal(signal.SIGINT)
+    SLURMJob = jobqueue().slurm.SLURMJob
+    assert signal.getsignal(signal.SIGINT) is handler
 
     script = DEPLOY / "slurm" / "release.sbatch"
     run("bash", "-n", script)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ def open_slurm(cluster: SlurmCluster, scratch: Path) -> Iterator[Client]:
 
     TLS is made for this run alone: its files lie in ``scratch``, for the owner's eyes.
     """
-    slurm_cluster = _jobqueue().SLURMCluster
+    slurm_cluster = jobqueue().SLURMCluster
     if shutil.which("sbatch") is None:
         raise ConfigurationError(
             "cluster.kind: slurm needs the command sbatch, found none in PATH; run this on a "
@@ -86,7 +88,18 @@ def job_options(cluster: SlurmCluster, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _jobqueue() -> Any:
+def jobqueue() -> Any:
+    """dask-jobqueue, without what it does to Ctrl-C.
+
+    Its import has an interrupt end the process with exit code 0, and a job that was interrupted
+    would pass for one that made its release.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not installed.
+    """
+    handler = signal.getsignal(signal.SIGINT)
     try:
         import dask_jobqueue
     except ImportError as error:
@@ -94,4 +107,6 @@ def _jobqueue() -> Any:
             "cluster.kind: slurm needs dask-jobqueue; pip install 'scoreshield[slurm]'. Nothing "
             "was spent"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
     return dask_jobqueue

@@ -270,7 +270,7 @@ class TestRefusals:
         with pytest.raises(InputRejected, match=said):
             preview(curator.load())
         left = {path.name for path in curator.root.rglob("*")}
-        assert left == {"source.npy", "queries.npy", "release.yaml", "private"}
+        assert left == {"source.npy", "queries.npy", "release.yaml"}
 
     def test_the_command_says_it_in_one_line(self, curator: Any) -> None:
         np.save(curator.root / "queries.npy", unit_queries(2)[[0, 0]])
@@ -312,7 +312,7 @@ class TestComposition:
         assert 7 < spent < 12
         gram = {name: value for name, value in SETTINGS.items() if name != "queries"}
         (curator.root / "gram.yaml").write_text(yaml.safe_dump({**gram, "regime": "gram"}))
-        assert preview(load_config(curator.root / "gram.yaml")).spend.spent_epsilon == spent
+        assert preview(load_config(curator.root / "gram.yaml")).ledger.spend.spent_epsilon == spent
         greedy = {**SETTINGS["privacy"], "epsilon": 5.5}
         with pytest.raises(BudgetRefused):
             curator.release(release="one-more", privacy=greedy)
