@@ -1,11 +1,13 @@
 """Blockwise projection on a local cluster: whole releases, one product, its growth and scaling.
 
-`release` times the stages of whole releases of random clustered records. `product` times a product
+`release` times the stages of whole releases of random clustered records, and watches the memory of
+each worker and the disk. `product` times a product
 with 256 columns, blocks held by the workers, at several sizes and numbers of workers: the growth
 exponent and the speed-up are ratios measured in one run. `precision` times products with blocks of
 float32, int16 and int8 in turn.
 
     python benchmarks/blockwise.py release --n 20000 --methods shrink nearest aap
+    python benchmarks/blockwise.py release --n 100000 --memory-limit 6GiB --methods shrink nearest
     python benchmarks/blockwise.py product --n 10000 20000 --workers 1 2
     python benchmarks/blockwise.py precision --n 8000 --columns 64 --workers 1 2
 """
@@ -15,12 +17,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from distributed import Client
 
 from pipeline import blocks
@@ -31,6 +38,7 @@ from pipeline.operator import ClusterOperator, NoisyBlocks
 from pipeline.panel_file import row_ranges
 from pipeline.panel_store import ClusterPanels
 from pipeline.plan import automatic_block_side
+from pipeline.progress import JsonLines, Tee
 from pipeline.record import Timings
 from pipeline.release import release
 from scoreshield.encoding import FLOAT32, Encoding, Precision, choose_encoding
@@ -44,7 +52,7 @@ privacy: {{epsilon: {epsilon}, delta: 1.0e-6, adjacency: record}}
 projection: {{method: {method}}}
 arrays: [factor]
 ledger: {{url: "sqlite:///ledger.db", epsilon: {epsilon}, delta: 1.0e-6, create: true}}
-cluster: {{workers: {workers}, memory_limit: 4GiB}}
+cluster: {{workers: {workers}, memory_limit: {memory}}}
 """
 
 
@@ -57,6 +65,7 @@ def main() -> None:
     whole.add_argument("--d", type=int, default=128)
     whole.add_argument("--epsilon", type=float, default=200.0)
     whole.add_argument("--workers", type=int, default=2)
+    whole.add_argument("--memory-limit", default="4GiB")
     whole.add_argument("--methods", nargs="+", default=["shrink", "nearest", "aap"])
     product = commands.add_parser("product")
     product.add_argument("--n", type=int, nargs="+", default=[10_000, 20_000, 40_000])
@@ -84,10 +93,17 @@ def timed_release(arguments: argparse.Namespace, method: str) -> dict[str, Any]:
         np.save(Path(folder) / "gallery.npy", clustered(arguments.n, arguments.d))
         file = Path(folder) / "release.yaml"
         file.write_text(
-            CONFIG.format(method=method, epsilon=arguments.epsilon, workers=arguments.workers)
+            CONFIG.format(
+                method=method,
+                epsilon=arguments.epsilon,
+                workers=arguments.workers,
+                memory=arguments.memory_limit,
+            )
         )
         timings, start = Timings(), time.perf_counter()
-        manifest = release(load_config(file), timings).manifest
+        reporter = Tee(timings, JsonLines(sys.stderr))
+        with _watched(Path(folder)) as peaks:
+            manifest = release(load_config(file), reporter).manifest
         seconds = time.perf_counter() - start
     projection = manifest.post_processing
     return {
@@ -96,11 +112,48 @@ def timed_release(arguments: argparse.Namespace, method: str) -> dict[str, Any]:
         "sigma": manifest.mechanism.sigma,
         "seconds": round(seconds, 1),
         **{f"seconds_{stage}": value for stage, value in timings.seconds.items()},
+        **peaks,
+        "noisy_dtype": manifest.noisy.dtype,
         "products": projection.products,
         "iterations": projection.iterations,
         "rank": projection.rank,
         "converged": projection.converged,
     }
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[dict[str, int]]:
+    """Highest memory of any process below this one, and of the folder's files, in MiB."""
+    peaks = {"peak_process_mib": 0, "peak_disk_mib": 0}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    held = process.memory_info().rss >> 20
+                except psutil.Error:
+                    continue
+                peaks["peak_process_mib"] = max(peaks["peak_process_mib"], held)
+            peaks["peak_disk_mib"] = max(peaks["peak_disk_mib"], _stored(folder) >> 20)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        thread.join()
+
+
+def _stored(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        try:
+            total += file.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
 
 
 def clustered(n: int, d: int) -> np.ndarray:
