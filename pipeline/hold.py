@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.durable import make_private
+from pipeline.errors import RunFailed, ScoreShieldError
 
 LOCK = "lock"
 
@@ -33,15 +34,22 @@ def held(folder: Path, *, wait: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_empty(*folders: Path) -> Iterator[None]:
-    """Remove those of some folders that the body made and left empty, in the order given."""
+    """Remove those of some folders that a refused body made and left empty, in the order given.
+
+    They stay where the body ended as a run that goes on: another process may be driving it, and be
+    about to write there.
+    """
     made = [folder for folder in folders if not folder.exists()]
     try:
         yield
-    finally:
+    except RunFailed:
+        raise
+    except ScoreShieldError:
         for folder in made:
             # One that is not empty, or was never made, stays as it is.
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        raise
 
 
 def _acquired(folder: Path, wait: bool) -> int:
