@@ -211,10 +211,14 @@ def _seconds_with(
     algebra = ClusterPanels(client, own, row_ranges(triangle.n, threads), threads)
     # Workers hold the blocks of one store, and drop those of the type before.
     operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
-    panel = algebra.start(columns)
+    return least_seconds(operator, algebra.start(columns), REPETITIONS)
+
+
+def least_seconds(operator: ClusterOperator, panel: Any, repetitions: int) -> float:
+    """Least seconds of a product with ``panel``, once the workers hold the blocks."""
     operator.matmat(panel)
     times = []
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         start = time.perf_counter()
         operator.matmat(panel)
         times.append(time.perf_counter() - start)
@@ -241,14 +245,7 @@ def product_seconds(n: int, workers: int) -> float:
         path = noisy_store(Path(name), triangle, FLOAT32)
         algebra = ClusterPanels(client, Path(name), row_ranges(n, workers), workers)
         operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
-        panel = algebra.start(COLUMNS)
-        operator.matmat(panel)
-        times = []
-        for _ in range(REPETITIONS):
-            start = time.perf_counter()
-            operator.matmat(panel)
-            times.append(time.perf_counter() - start)
-    return min(times)
+        return least_seconds(operator, algebra.start(COLUMNS), REPETITIONS)
 
 
 if __name__ == "__main__":

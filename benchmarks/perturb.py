@@ -46,6 +46,7 @@ from scoreshield.fixedpoint import to_fixed
 from scoreshield.mechanism import calibrate_gram
 
 EPSILON, DELTA = 8.0, 1e-6
+GALLERY = "gallery.zarr"
 PLAIN_CHUNK = 2048
 """Rows of a chunk of X, and so the side of a block of the plain product: as wide as ours."""
 MEMORY_LIMIT = 4 * 2**30
@@ -86,7 +87,7 @@ def main() -> None:
         ours: list[Measurement] = []
         theirs: list[Measurement] = []
         for _ in range(arguments.repeat):
-            ours.append(perturb_stage(place, plan, arguments.workers))
+            ours.append(perturb_stage(place, str(place / GALLERY), plan, arguments.workers))
             if not arguments.without_baseline:
                 theirs.append(plain_script(place, plan, arguments.workers))
     report(arguments, plan, ours, theirs)
@@ -95,7 +96,7 @@ def main() -> None:
 def make_inputs(place: Path, n: int, d: int) -> ReleasePlan:
     """Random unit rows from a fixed seed as a gallery, and the same rows as a plain Zarr array."""
     generator = np.random.default_rng(0)
-    gallery = create_embeddings(str(place / "gallery.zarr"), n, d)
+    gallery = create_embeddings(str(place / GALLERY), n, d)
     plain = zarr.create_array(
         str(place / "x.zarr"), shape=(n, d), chunks=(min(n, PLAIN_CHUNK), d), dtype="float32"
     )
@@ -118,13 +119,15 @@ def require_disk(place: Path, plan: ReleasePlan, without_baseline: bool) -> None
         )
 
 
-def perturb_stage(place: Path, plan: ReleasePlan, workers: int) -> Measurement:
+def perturb_stage(
+    place: Path, gallery: str, plan: ReleasePlan, workers: int, sparse: bool = False
+) -> Measurement:
     """Our side: the perturb stage as a release runs it, with a fresh key and receipts."""
     with scratch(place / "ours") as folder:
         key_file = folder / "release.key"
         create_key(key_file, bytes(32), "benchmark", plan.mechanism)
         job = PerturbJob(
-            gallery=str(place / "gallery.zarr"),
+            gallery=gallery,
             store=str(folder / "noisy.zarr"),
             receipts=str(make_private(folder / "receipts")),
             key_file=str(key_file),
@@ -132,6 +135,7 @@ def perturb_stage(place: Path, plan: ReleasePlan, workers: int) -> Measurement:
             release_id="benchmark",
             mechanism=plan.mechanism,
             triangle=plan.triangle,
+            sparse=sparse,
         )
         create_store(job.store, plan.triangle)
 

@@ -25,27 +25,18 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.csv
-from distributed import Client
 from numpy.typing import NDArray
-from perturb import Measurement, measured, scratch
+from perturb import perturb_stage
 
-from pipeline.blocks import create_store
-from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
-from pipeline.durable import make_private
 from pipeline.gallery import Gallery, create_embeddings, describe, open_gallery, panels
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
-from pipeline.keyfile import commitment, create_key
-from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.plan import GramPlan, plan_release
 from pipeline.sparse_gallery import panels_of, row_pointers
-from pipeline.window import run_tasks
 from scoreshield.fixedpoint import to_fixed
 from scoreshield.mechanism import calibrate_gram
 
 EPSILON, DELTA, DENSE_FEATURES = 8.0, 1e-6, 128
 TARGET = 1.5
-MEMORY_LIMIT = 4 * 2**30
 _INGEST = """
 import resource, sys, time
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
@@ -162,8 +153,10 @@ def against_dense(
     sparse_plan, dense_plan = planned(gallery), planned(dense)
     sparse_runs, dense_runs = [], []
     for _ in range(arguments.repeat):
-        sparse_runs.append(perturb_stage(place, gallery, sparse_plan, arguments.workers))
-        dense_runs.append(perturb_stage(place, dense, dense_plan, arguments.workers))
+        sparse_runs.append(
+            perturb_stage(place, gallery.path, sparse_plan, arguments.workers, sparse=True)
+        )
+        dense_runs.append(perturb_stage(place, dense.path, dense_plan, arguments.workers))
     pairs = list(zip(sparse_runs, dense_runs, strict=True))
     planned_peak = sparse_plan.stages[0].peak_worker_bytes
     return {
@@ -182,35 +175,6 @@ def planned(gallery: Gallery) -> GramPlan:
     """The plan of a Gram release without a projection."""
     mechanism = calibrate_gram(gallery.n, gallery.d, EPSILON, DELTA)
     return plan_release(mechanism, "none", (), "auto", 1, panels=panels_of(gallery))
-
-
-def perturb_stage(place: Path, gallery: Gallery, plan: GramPlan, workers: int) -> Measurement:
-    """The perturb stage as a release runs it, with a fresh key and receipts."""
-    with scratch(place / "run") as folder:
-        key_file = folder / "release.key"
-        create_key(key_file, bytes(32), "benchmark", plan.mechanism)
-        job = PerturbJob(
-            gallery=gallery.path,
-            store=str(folder / "noisy.zarr"),
-            receipts=str(make_private(folder / "receipts")),
-            key_file=str(key_file),
-            key_commitment=commitment(key_file),
-            release_id="benchmark",
-            mechanism=plan.mechanism,
-            triangle=plan.triangle,
-            sparse=gallery.sparse,
-        )
-        create_store(job.store, plan.triangle)
-
-        def run(client: Client) -> None:
-            finished = run_tasks(client, "perturb", perturb_block, job, range(plan.triangle.count))
-            assert sum(1 for _ in finished) == plan.triangle.count
-
-        cluster = Cluster.model_validate(
-            {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
-        )
-        with open_cluster(cluster, folder / "scratch") as client:
-            return measured(client, "pipeline.perturb", run, Path(job.store))
 
 
 def report(

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blockwise import noisy_store
-from perturb import make_inputs, perturb_stage
+from blockwise import least_seconds, noisy_store
+from perturb import GALLERY, make_inputs, perturb_stage
 from threadpoolctl import threadpool_limits
 
 from pipeline.cluster import open_cluster
@@ -102,7 +102,7 @@ def perturb_seconds(n: int, d: int, workers: int) -> float:
     """One perturb stage."""
     with tempfile.TemporaryDirectory() as name:
         plan = make_inputs(Path(name), n, d)
-        return perturb_stage(Path(name), plan, workers).wall_seconds
+        return perturb_stage(Path(name), str(Path(name) / GALLERY), plan, workers).wall_seconds
 
 
 def product_seconds(n: int, columns: int, workers: int) -> float:
@@ -113,14 +113,7 @@ def product_seconds(n: int, columns: int, workers: int) -> float:
         path = noisy_store(Path(name), triangle, choose_encoding(1.0, "auto"))
         algebra = ClusterPanels(client, Path(name), row_ranges(n, workers), workers)
         operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, MEMORY_LIMIT), triangle)
-        panel = algebra.start(columns)
-        operator.matmat(panel)
-        times = []
-        for _ in range(PRODUCTS):
-            start = time.perf_counter()
-            operator.matmat(panel)
-            times.append(time.perf_counter() - start)
-    return min(times)
+        return least_seconds(operator, algebra.start(columns), PRODUCTS)
 
 
 def gemm_rates() -> tuple[float, float]:
