@@ -42,6 +42,7 @@ from pipeline.keyfile import commitment, create_key
 from pipeline.perturb import PerturbJob, perturb_block
 from pipeline.plan import ReleasePlan, plan_release
 from pipeline.window import run_tasks
+from scoreshield.encoding import FLOAT32, Encoding
 from scoreshield.fixedpoint import to_fixed
 from scoreshield.mechanism import calibrate_gram
 
@@ -120,7 +121,12 @@ def require_disk(place: Path, plan: ReleasePlan, without_baseline: bool) -> None
 
 
 def perturb_stage(
-    place: Path, gallery: str, plan: ReleasePlan, workers: int, sparse: bool = False
+    place: Path,
+    gallery: str,
+    plan: ReleasePlan,
+    workers: int,
+    sparse: bool = False,
+    encoding: Encoding = FLOAT32,
 ) -> Measurement:
     """Our side: the perturb stage as a release runs it, with a fresh key and receipts."""
     with scratch(place / "ours") as folder:
@@ -137,7 +143,7 @@ def perturb_stage(
             triangle=plan.triangle,
             sparse=sparse,
         )
-        create_store(job.store, plan.triangle)
+        create_store(job.store, plan.triangle, encoding)
 
         def run(client: Client) -> None:
             finished = run_tasks(client, "perturb", perturb_block, job, range(plan.triangle.count))

@@ -99,10 +99,12 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def perturb_seconds(n: int, d: int, workers: int) -> float:
-    """One perturb stage."""
+    """One perturb stage, its blocks stored as a release that projects them stores them."""
     with tempfile.TemporaryDirectory() as name:
         plan = make_inputs(Path(name), n, d)
-        return perturb_stage(Path(name), str(Path(name) / GALLERY), plan, workers).wall_seconds
+        gallery, encoding = str(Path(name) / GALLERY), choose_encoding(plan.mechanism.sigma)
+        stage = perturb_stage(Path(name), gallery, plan, workers, encoding=encoding)
+        return stage.wall_seconds
 
 
 def product_seconds(n: int, columns: int, workers: int) -> float:

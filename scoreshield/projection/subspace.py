@@ -282,13 +282,18 @@ def refine(
     dual: FloatArray,
     degree: int,
     *,
+    wanted: int | None = None,
     extra: P | None = None,
     locked: RitzPairs[P] | None = None,
 ) -> RitzPairs[P]:
-    """One filter and Rayleigh–Ritz step on all pairs: ``degree`` products.
+    """One filter and Rayleigh–Ritz step: ``degree`` products.
 
     Parameters
     ----------
+    wanted : number of leading pairs to filter, all when None; the rest stays in the subspace, where
+        what it holds of the eigenvectors next to the wanted ones takes those out of the filtered
+        columns. That finds the wanted pairs with no more products than a filter of all, and with
+        fewer columns (measured)
     extra : columns to add to the subspace, which grows by them; unfiltered ones cost one product
         more
     locked : pairs to which the subspace is kept orthogonal
@@ -307,12 +312,33 @@ def refine(
         )
     cut = float(pairs.values[-1])
     degree = filter_degree(pairs, cut, degree, algebra.precision)
+    if wanted is not None and wanted < pairs.values.size:
+        moved = filtered(operator, algebra, leading(algebra, pairs, wanted), dual, degree, cut)
+        return _with(operator, algebra, pairs, dual, moved)
     basis = orthonormalise(
         algebra,
         filtered(operator, algebra, pairs, dual, degree, cut),
         against=[] if locked is None else [locked.vectors],
     )
     return rayleigh_ritz(algebra, basis, operator.matmat(basis), dual, pairs.lower)
+
+
+def _with(
+    operator: PanelOperator[P],
+    algebra: PanelAlgebra[P],
+    pairs: RitzPairs[P],
+    dual: FloatArray,
+    columns: P,
+) -> RitzPairs[P]:
+    """As many leading Ritz pairs in the subspace widened by some columns: one product with them."""
+    fresh = orthonormalise(algebra, columns, against=[pairs.vectors])
+    if fresh.shape[1] == 0:
+        return pairs
+    blocks, images = [pairs.vectors, fresh], [pairs.image, operator.matmat(fresh)]
+    values, rotation = descending_eigh(_reduced(algebra, blocks, images, dual))
+    count = pairs.values.size
+    vectors, image = _rotated(algebra, blocks, images, rotation[:, :count])
+    return RitzPairs(values[:count], vectors, image, min(pairs.lower, float(values[-1])))
 
 
 def top_eigenpairs(
