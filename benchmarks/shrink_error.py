@@ -49,9 +49,7 @@ def errors(clean: Matrix, sigma: float) -> dict[str, float | str]:
     found = {}
     rule = ""
     for method in METHODS:
-        result = project(
-            noisy, sigma=sigma, method=method, tolerance=TOLERANCES.get(method, 1e-4)
-        )
+        result = project(noisy, sigma=sigma, method=method, tolerance=TOLERANCES.get(method, 1e-4))
         found[method] = relative_distance(result.gram(), clean)
         rule = str(result.parameters["rule"]) if method == "shrink" else rule
     found["identity"] = relative_distance(np.eye(len(clean)), clean)
