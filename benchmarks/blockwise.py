@@ -1,14 +1,10 @@
-"""Blockwise projection on a local cluster: whole releases, one product, its growth and scaling.
+"""Blockwise projection on a local cluster: whole releases, and blocks of every precision.
 
 `release` times the stages of whole releases of random clustered records, and watches the memory of
-each worker and the disk. `product` times a product
-with 256 columns, blocks held by the workers, at several sizes and numbers of workers: the growth
-exponent and the speed-up are ratios measured in one run. `precision` times products with blocks of
-float32, int16 and int8 in turn.
+each worker and the disk. `precision` times products with blocks of float32, int16 and int8 in turn.
 
     python benchmarks/blockwise.py release --n 20000 --methods shrink nearest aap
     python benchmarks/blockwise.py release --n 100000 --memory-limit 6GiB --methods shrink nearest
-    python benchmarks/blockwise.py product --n 10000 20000 --workers 1 2
     python benchmarks/blockwise.py precision --n 8000 --columns 64 --workers 1 2
 """
 
@@ -16,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import tempfile
 import threading
@@ -41,9 +36,8 @@ from pipeline.plan import automatic_block_side
 from pipeline.progress import JsonLines, Tee
 from pipeline.record import Timings
 from pipeline.release import release
-from scoreshield.encoding import FLOAT32, Encoding, Precision, choose_encoding
+from scoreshield.encoding import Encoding, Precision, choose_encoding
 
-COLUMNS = 256
 REPETITIONS = 3
 
 CONFIG = """
@@ -67,9 +61,6 @@ def main() -> None:
     whole.add_argument("--workers", type=int, default=2)
     whole.add_argument("--memory-limit", default="4GiB")
     whole.add_argument("--methods", nargs="+", default=["shrink", "nearest", "aap"])
-    product = commands.add_parser("product")
-    product.add_argument("--n", type=int, nargs="+", default=[10_000, 20_000, 40_000])
-    product.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     precision = commands.add_parser("precision")
     precision.add_argument("--n", type=int, default=8_000)
     precision.add_argument("--columns", type=int, default=64)
@@ -78,12 +69,9 @@ def main() -> None:
     if arguments.command == "release":
         for method in arguments.methods:
             print(json.dumps(timed_release(arguments, method)), flush=True)
-    elif arguments.command == "precision":
+    else:
         for workers in arguments.workers:
             result = timed_precisions(arguments.n, arguments.columns, workers)
-            print(json.dumps(result), flush=True)
-    else:
-        for result in timed_products(arguments.n, arguments.workers):
             print(json.dumps(result), flush=True)
 
 
@@ -164,22 +152,6 @@ def clustered(n: int, d: int) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1)[:, None]).astype(np.float32)
 
 
-def timed_products(sizes: list[int], workers: list[int]) -> list[dict[str, Any]]:
-    """Seconds of a product at every size and number of workers; ratios to what came before."""
-    seconds = {}
-    results = []
-    for count in workers:
-        for n in sizes:
-            seconds[n, count] = product_seconds(n, count)
-            results.append({"n": n, "workers": count, "seconds": round(seconds[n, count], 3)})
-            if n != sizes[0]:
-                growth = seconds[n, count] / seconds[sizes[0], count]
-                results[-1]["exponent"] = round(math.log(growth) / math.log(n / sizes[0]), 2)
-            if count != workers[0]:
-                results[-1]["speed_up"] = round(seconds[n, workers[0]] / seconds[n, count], 2)
-    return results
-
-
 def timed_precisions(n: int, columns: int, workers: int) -> dict[str, Any]:
     """Least seconds of a product with blocks of each type, and their ratios to float32."""
     triangle = Triangle(n, automatic_block_side(n))
@@ -235,17 +207,6 @@ def noisy_store(folder: Path, triangle: Triangle, encoding: Encoding) -> str:
         part = block[: rows.stop - rows.start, : columns.stop - columns.start]
         blocks.write_block(path, triangle, index, part)
     return path
-
-
-def product_seconds(n: int, workers: int) -> float:
-    """Least seconds of a product with float32 blocks held by the workers."""
-    triangle = Triangle(n, automatic_block_side(n))
-    cluster = Cluster(workers=workers, memory_limit="8GiB")
-    with tempfile.TemporaryDirectory() as name, open_cluster(cluster, Path(name)) as client:
-        path = noisy_store(Path(name), triangle, FLOAT32)
-        algebra = ClusterPanels(client, Path(name), row_ranges(n, workers), workers)
-        operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 6 * 2**30), triangle)
-        return least_seconds(operator, algebra.start(COLUMNS), REPETITIONS)
 
 
 if __name__ == "__main__":

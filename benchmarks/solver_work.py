@@ -1,8 +1,8 @@
 """What a blockwise projection does, counted: products, columns, rounds, panel bytes, operations.
 
-`pipeline/plan_blockwise.py` foretells these numbers from sizes alone. Its constants come from this
+`pipeline/solver_work.py` foretells these numbers from sizes alone. Its constants come from this
 table: the solvers on stored panels as on a cluster, but in one process, with the noisy matrix in
-memory. The last columns are foretold / counted.
+memory. What was foretold stands beside what was counted, as foretold / counted.
 
     python benchmarks/solver_work.py --n 1000 2000 --sigma 0.1 1 10 100 --methods shrink nearest aap
 """
@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from pipeline.geometry import Triangle
 from pipeline.operator import ClusterOperator, box_correction
 from pipeline.panel_file import PanelFile, row_ranges
 from pipeline.panel_store import ClusterPanels, StoredTerm
+from pipeline.solver_work import EIGENDECOMPOSITION_FLOPS, foretell_work
+from scoreshield.mechanism import calibrate_gram
 from scoreshield.projection import subspace
 from scoreshield.projection.aap_blockwise import aap_blockwise
 from scoreshield.projection.blockwise import LINEAR_SAFETY
@@ -101,7 +103,27 @@ def counted(n: int, d: int, sigma: float, method: str) -> dict[str, Any]:
         "iterations": len(solution.history),
         "rank": solution.factor.shape[1],
         **{name: float(f"{count:.6g}") for name, count in sorted(work.items())},
+        "foretold_to_counted": foretold_to_counted(n, d, sigma, method, work),
     }
+
+
+def foretold_to_counted(
+    n: int, d: int, sigma: float, method: str, work: Counter[str]
+) -> dict[str, float]:
+    """Ratios of what the plan of such a release foretells to what was counted."""
+    foretold = foretell_work(replace(calibrate_gram(n, d, 8.0, 1e-6), sigma=sigma), method)
+    pairs = {
+        "products": (foretold.products, work["products"]),
+        "columns": (foretold.columns, work["columns"]),
+        "rounds": (foretold.steps, work["rounds"]),
+        "panel_bytes": (foretold.panel_bytes, work["panel_bytes"]),
+        "panel_flops": (foretold.panel_flops, work["panel_flops"]),
+        "driver_flops": (
+            foretold.driver_flops,
+            EIGENDECOMPOSITION_FLOPS * work["driver_cubes"],
+        ),
+    }
+    return {name: round(one / max(1, other), 2) for name, (one, other) in pairs.items()}
 
 
 def exact(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any:

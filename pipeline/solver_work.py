@@ -26,6 +26,8 @@ EIGENDECOMPOSITION_FLOPS = 9
 DENSITY_COLUMNS, DENSITY_PRODUCTS = 16, 8
 KRYLOV_PRODUCTS = 6
 REFINEMENT_PRODUCTS = 8
+SPARE_PAIRS = 8
+PROBE_COLUMNS, PROBE_PRODUCTS = 8, 12
 
 
 @dataclass(frozen=True)
@@ -141,17 +143,23 @@ def _shrink(spectrum: _Spectrum) -> SolverWork:
 
 
 def _nearest(spectrum: _Spectrum) -> SolverWork:
+    """After a first subspace, the positive pairs and a few more are filtered in each step."""
     n, rank = spectrum.n, spectrum.exact_rank()
-    width = min(n, math.ceil(1.3 * max(rank, 1.5 * math.sqrt(n))) + 12)
-    products = round(min(120.0, max(40.0, 104.0 - 20.0 * spectrum.decades)))
+    width = min(n, math.ceil(1.3 * max(rank, math.sqrt(n))) + 12)
+    filtered = min(n, rank + SPARE_PAIRS)
+    block = min(width, max(filtered, math.ceil(width / 2)))
+    products = round(min(150.0, max(46.0, 104.0 - 20.0 * spectrum.decades)))
+    refining = products - DENSITY_PRODUCTS - KRYLOV_PRODUCTS - PROBE_PRODUCTS - 1
+    columns = min(DENSITY_COLUMNS, n) * DENSITY_PRODUCTS + KRYLOV_PRODUCTS * block
+    columns += refining * filtered + PROBE_PRODUCTS * PROBE_COLUMNS + rank
     return _worked(
         spectrum,
         rank=rank,
         products=products,
-        columns=round(0.75 * width * products),
+        columns=columns,
         steps=900 + 4 * products,
         passes=25,
-        largest=KRYLOV_PRODUCTS * width,
+        largest=KRYLOV_PRODUCTS * block,
     )
 
 

@@ -275,6 +275,13 @@ def filter_degree(pairs: RitzPairs[P], cut: float, largest: int, precision: floa
     return max(2, min(largest, int(math.acosh(limit) / reach)))
 
 
+def degree_of_gain(pairs: RitzPairs[P], wanted: float, cut: float, gain: float) -> int:
+    """Degree whose Chebyshev polynomial is that many times as large at ``wanted`` as at the cut."""
+    half = _half_width(pairs, cut)
+    reach = math.acosh(1.0 + max(wanted - cut, 1e-12 * half) / half)
+    return math.ceil(math.acosh(gain) / reach)
+
+
 def refine(
     operator: PanelOperator[P],
     algebra: PanelAlgebra[P],

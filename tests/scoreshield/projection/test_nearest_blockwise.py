@@ -18,7 +18,7 @@ from scoreshield.projection.nearest_blockwise import (
     DualNewton,
     nearest_blockwise,
 )
-from scoreshield.projection.panels import ArrayPanels
+from scoreshield.projection.panels import ArrayPanels, orthonormalise
 from scoreshield.projection.solution import in_memory
 from scoreshield.projection.subspace import krylov_start, leading
 
@@ -134,6 +134,17 @@ def test_a_missed_eigenvector_fails_the_certificate_and_is_taken_up(noisy_gram):
     resumed = blockwise(noisy, resume_from=broken)
     assert resumed.converged
     assert relative_difference(resumed, in_memory(whole).gram()) <= 2e-5
+
+
+@pytest.mark.parametrize("sigma", [0.1, 3.0, 300.0])
+@pytest.mark.parametrize("columns", [4, 40, 150])
+def test_a_senseless_start_costs_products_and_not_the_answer(noisy_gram, sigma, columns):
+    noisy, algebra = noisy_gram(400, sigma), ArrayPanels(400)
+    poor = orthonormalise(algebra, algebra.start(columns, first=777))
+    exact = nearest_correlation(DenseOperator(noisy), tolerance=1e-8).gram()
+    solution = nearest_blockwise(DenseOperator(noisy), algebra, subspace=poor)
+    assert solution.converged
+    assert relative_difference(solution, exact) <= 1e-4
 
 
 def test_never_converged_without_the_steps(noisy_gram):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scoreshield.projection.density import SpectralDensity
 from scoreshield.projection.panels import ArrayPanels, CountedProducts
 from scoreshield.projection.subspace import (
+    RitzPairs,
+    degree_of_gain,
     krylov_start,
     leading,
     rayleigh_ritz,
@@ -141,6 +143,45 @@ def test_a_filter_whose_interval_falls_short_recovers():
     exact = np.linalg.eigvalsh(array)[::-1]
     assert short.lower < 0.95 * exact[-1]
     np.testing.assert_allclose(short.values[:10], exact[:10], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lower", [1.0, 0.5])
+def test_filtering_the_wanted_pairs_alone_finds_them_with_fewer_columns(lower):
+    array = SPECTRA["semicircle edge"]
+    algebra, zero = ArrayPanels(160), np.zeros(160)
+    start, _ = krylov_start(Matrix(array), algebra, zero, 40, depth=3)
+    # A bound from below that falls short must be found as well.
+    start = type(start)(start.values, start.vectors, start.image, lower * start.lower)
+    exact = np.linalg.eigvalsh(array)[::-1]
+
+    def after(wanted):
+        counted, pairs = CountedProducts(Matrix(array)), start
+        for _ in range(12):
+            pairs = refine(counted, algebra, pairs, zero, 6, wanted=wanted)
+        return pairs, counted
+
+    (every, all_columns), (few, few_columns) = after(None), after(12)
+    assert few_columns.products <= 1.1 * all_columns.products
+    assert few_columns.columns <= 0.35 * all_columns.columns
+    assert few.values.size == every.values.size == 40
+    for pairs in (every, few):
+        np.testing.assert_allclose(pairs.values[:10], exact[:10], rtol=1e-8)
+        np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(40), atol=1e-12)
+        np.testing.assert_allclose(array @ pairs.vectors, pairs.image, atol=1e-11)
+
+
+@settings(deadline=None)
+@given(cut=st.floats(-0.9, 0.9), above=st.floats(1e-3, 1.0), gain=st.floats(1.5, 100.0))
+def test_the_degree_of_a_gain_is_the_least_one(cut, above, gain):
+    pairs = RitzPairs(np.array([2.0]), np.empty((1, 1)), np.empty((1, 1)), -1.0)
+    degree = degree_of_gain(pairs, cut + above, cut, gain)
+
+    def amplified(degree):
+        centre, half = 0.5 * (cut - 1.0), 0.5 * (cut + 1.0)
+        return np.cosh(degree * np.arccosh((cut + above - centre) / half))
+
+    assert amplified(degree) >= gain * (1 - 1e-6)
+    assert amplified(degree - 1) < gain * (1 + 1e-6)
 
 
 def test_lanczos_quadrature_knows_the_spectral_density():
