@@ -26,6 +26,7 @@ EIGENDECOMPOSITION_FLOPS = 9
 DENSITY_COLUMNS, DENSITY_PRODUCTS = 16, 8
 KRYLOV_PRODUCTS = 6
 REFINEMENT_PRODUCTS = 8
+FILTER_PRODUCTS = 6
 SPARE_PAIRS = 8
 PROBE_COLUMNS, PROBE_PRODUCTS = 8, 12
 
@@ -143,23 +144,31 @@ def _shrink(spectrum: _Spectrum) -> SolverWork:
 
 
 def _nearest(spectrum: _Spectrum) -> SolverWork:
-    """After a first subspace, the positive pairs and a few more are filtered in each step."""
+    """After a first subspace each step filters the positive pairs and a few more, and works on
+    panels of those and of all that are kept."""
     n, rank = spectrum.n, spectrum.exact_rank()
-    width = min(n, math.ceil(1.3 * max(rank, math.sqrt(n))) + 12)
+    kept = min(n, math.ceil(1.3 * max(rank, math.sqrt(n))) + 12)
     filtered = min(n, rank + SPARE_PAIRS)
-    block = min(width, max(filtered, math.ceil(width / 2)))
-    products = round(min(150.0, max(46.0, 104.0 - 20.0 * spectrum.decades)))
+    block = min(kept, max(filtered, math.ceil(kept / 2)))
+    foretold = 104.0 - 20.0 * spectrum.decades + 25.0 * math.log10(n / 4000)
+    products = round(min(250.0, max(36.0, foretold)))
     refining = products - DENSITY_PRODUCTS - KRYLOV_PRODUCTS - PROBE_PRODUCTS - 1
     columns = min(DENSITY_COLUMNS, n) * DENSITY_PRODUCTS + KRYLOV_PRODUCTS * block
     columns += refining * filtered + PROBE_PRODUCTS * PROBE_COLUMNS + rank
-    return _worked(
-        spectrum,
+    wide = kept + filtered
+    cubes = float(min(KRYLOV_PRODUCTS * block, n)) ** 3
+    cubes += products / FILTER_PRODUCTS * (float(wide) ** 3 + 1.5 * float(kept) ** 3)
+    return SolverWork(
         rank=rank,
         products=products,
         columns=columns,
-        steps=900 + 4 * products,
-        passes=25,
-        largest=KRYLOV_PRODUCTS * block,
+        computed_products=0,
+        computed_columns=0,
+        factor_columns=0,
+        steps=850 + 7 * products,
+        panel_bytes=12 * FLOAT32 * n * products * wide,
+        panel_flops=2 * 2 * n * products * wide**2,
+        driver_flops=round(EIGENDECOMPOSITION_FLOPS * cubes),
     )
 
 

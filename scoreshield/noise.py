@@ -178,7 +178,7 @@ def _pieces(
 class _Scratch:
     """The arrays that a piece of at most ``rows`` tile rows needs, made once for all pieces.
 
-    Where freed memory goes straight back to the operating system, as in Dask workers, making them
+    Where freed memory goes straight back to the operating system, as Dask asks for, making them
     anew for each piece takes as long as drawing the samples.
     """
 

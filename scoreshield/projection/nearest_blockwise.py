@@ -9,7 +9,11 @@ to the next. Two things make that enough:
   their spectral density, which Lanczos quadrature gives; they then enter by I − V·Vᵀ alone. The
   mean of the weight, not the weight at the mean eigenvalue, is what keeps the steps good where the
   noise dominates and the kept eigenvalues border on the rest. Newton's method becomes linearly
-  convergent, by a factor of 3 to 20 a step (measured for σ from 0.1 to 1000).
+  convergent, by a factor of 2 to 20 a step (measured for n up to 4000 and σ from 0.1 to 1000).
+* Only the positive pairs and a few more are filtered in a step. The others stay in the subspace,
+  take what they hold of the spectrum's next part out of the filtered columns, and are improved by
+  what those bring. Where the subspace, not Newton's method, limits the step, deep in the noise of a
+  large matrix, that is a factor of 1.3 to 1.5 a step (n = 100,000).
 * With G·V known, φ and its gradient restricted to the subspace cost no product at another y, so the
   line search is free. The step is then confirmed on the refined subspace, and halved where φ rose.
 

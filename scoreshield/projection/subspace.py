@@ -92,15 +92,20 @@ def descending_eigh(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _reduced(
     algebra: PanelAlgebra[P], blocks: Sequence[P], images: Sequence[P], dual: FloatArray
 ) -> FloatArray:
-    """VᵀAV for V = [V₁ V₂ …] kept in blocks."""
-    applied = [
-        algebra.combine([Term(image), Term(block, row_scale=dual)])
-        for block, image in zip(blocks, images, strict=True)
-    ]
-    rows = [[algebra.inner(left, right) for right in applied] for left in blocks]
-    reduced: FloatArray = np.block(rows)
-    symmetric: FloatArray = 0.5 * (reduced + reduced.T)
-    return symmetric
+    """VᵀAV for V = [V₁ V₂ …] kept in blocks; what lies below its diagonal is mirrored."""
+    offsets = np.cumsum([0, *(block.shape[1] for block in blocks)])
+    reduced = np.empty((offsets[-1], offsets[-1]))
+    for right, (block, image) in enumerate(zip(blocks, images, strict=True)):
+        applied = algebra.combine([Term(image), Term(block, row_scale=dual)])
+        columns = slice(offsets[right], offsets[right + 1])
+        for left in range(right + 1):
+            rows = slice(offsets[left], offsets[left + 1])
+            part = algebra.inner(blocks[left], applied)
+            if left == right:
+                part = 0.5 * (part + part.T)
+            reduced[rows, columns] = part
+            reduced[columns, rows] = part.T
+    return reduced
 
 
 def residual_norms(
