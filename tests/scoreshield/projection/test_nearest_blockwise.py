@@ -147,6 +147,13 @@ def test_a_senseless_start_costs_products_and_not_the_answer(noisy_gram, sigma, 
     assert relative_difference(solution, exact) <= 1e-4
 
 
+@pytest.mark.parametrize("sigma", [0.1, 3.0, 300.0])
+def test_the_last_digits_cost_few_products(noisy_gram, sigma):
+    solution = blockwise(noisy_gram(400, sigma), tolerance=1e-12)
+    assert solution.converged
+    assert solution.products <= 200
+
+
 def test_never_converged_without_the_steps(noisy_gram):
     solution = blockwise(noisy_gram(300, 3.0), max_iterations=3)
     assert not solution.converged

@@ -101,6 +101,23 @@ def test_a_basis_beside_another_is_orthogonal_to_it():
     np.testing.assert_allclose(added.T @ added, np.eye(4), atol=1e-13)
 
 
+@pytest.mark.parametrize(("dtype", "smallest"), [(np.float64, 1e-12), (np.float32, 1e-4)])
+def test_what_little_of_a_column_lies_outside_a_basis_is_kept(dtype, smallest):
+    rng, algebra = np.random.default_rng(3), ArrayPanels(200, dtype)
+    held = orthonormalise(algebra, rng.normal(size=(200, 20)).astype(dtype))
+    outside = rng.normal(size=(200, 8))
+    for size in (1.0, 1e-3, smallest):
+        columns = held.astype(np.float64) @ rng.normal(size=(20, 8)) + size * outside
+        basis = orthonormalise(algebra, columns.astype(dtype), against=[held])
+        assert basis.shape == (200, 8)
+        precise = basis.astype(np.float64)
+        accuracy = 10 * algebra.precision
+        np.testing.assert_allclose(precise.T @ precise, np.eye(8), atol=accuracy)
+        np.testing.assert_allclose(held.T @ precise, 0.0, atol=accuracy)
+    inside = held @ rng.normal(size=(20, 8)).astype(dtype)
+    assert orthonormalise(algebra, inside, against=[held]).shape == (200, 0)
+
+
 def test_rows_are_brought_into_the_unit_ball_and_onto_the_sphere():
     algebra = ArrayPanels(4)
     rows = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [0.6, 0.8]])
