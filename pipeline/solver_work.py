@@ -62,7 +62,7 @@ class SolverWork:
 
     @property
     def mean_columns(self) -> int:
-        """Columns of a typical panel."""
+        """Columns of a typical product."""
         products = self.products + self.computed_products
         return max(1, round((self.columns + self.computed_columns) / max(1, products)))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from scoreshield import noise
 from scoreshield.calibration import exact_delta_holds, noise_multiplier, smallest_epsilon
 from scoreshield.errors import ParameterError
 from scoreshield.fixedpoint import FRACTION_BITS, check_fixed
-from scoreshield.products import FixedRows, TileProducts, products_of
+from scoreshield.products import FixedRows, products_of
 from scoreshield.sensitivity import (
     FULL_RANGE,
     Adjacency,
@@ -41,7 +40,6 @@ _GRID_BITS = 20
 # Released values are float32, which ends at 2^128.
 _LARGEST_SIGMA = 2.0**100
 _MIRROR_STRIP = 64
-_TILE_STRIP = 128
 
 
 @dataclass(frozen=True)
@@ -162,52 +160,31 @@ def noisy_block(
     if mechanism.regime == "gram":
         _check_above_diagonal(out.shape, row, column)
     clean = products_of(left, right)
+    products = np.empty(min(noise.TILE, left.shape[0]) * min(noise.TILE, right.shape[0]))
     for tile_row, rows in noise.tiles_overlapping(row, row + left.shape[0]):
         at_row = _span(tile_row, rows, row)
         for tile_column, columns in noise.tiles_overlapping(column, column + right.shape[0]):
             if on_diagonal and tile_column < tile_row:
                 continue
             at_column = _span(tile_column, columns, column)
+            shape = (rows.stop - rows.start, columns.stop - columns.start)
+            value = products[: shape[0] * shape[1]].reshape(shape)
+            clean.tile(at_row, at_column, value)
+            round_to_grid(value, mechanism)
             key = noise.tile_key(release_key, release_id, mechanism.regime, tile_row, tile_column)
-            _write_noisy_tile(
-                mechanism,
-                clean.tile(at_row, at_column),
-                partial(
-                    noise.add_tile_noise,
-                    key=key,
-                    ratio=mechanism.ratio,
-                    columns=columns,
-                    above_diagonal=on_diagonal and tile_row == tile_column,
-                ),
+            noise.add_tile_noise(
+                value,
+                key,
+                mechanism.ratio,
                 rows,
-                out[at_row, at_column],
+                columns,
+                above_diagonal=on_diagonal and tile_row == tile_column,
             )
+            value *= mechanism.grid
+            out[at_row, at_column] = value
     if on_diagonal:
         _mirror_upper_triangle(out)
     return out
-
-
-def _write_noisy_tile(
-    mechanism: Mechanism,
-    products: TileProducts,
-    add_noise: Callable[..., None],
-    rows: slice,
-    out: NDArray[np.float32],
-) -> None:
-    """Products, rounding, noise and scale of one tile, a strip of its rows after the other.
-
-    A strip stays in the processor's cache from its product to its place in ``out``.
-    """
-    height, width = out.shape
-    scratch = np.empty((min(_TILE_STRIP, height), width))
-    for start in range(0, height, _TILE_STRIP):
-        strip = slice(start, min(start + _TILE_STRIP, height))
-        value = scratch[: strip.stop - start]
-        products(strip, value)
-        round_to_grid(value, mechanism)
-        add_noise(value, rows=slice(rows.start + start, rows.start + strip.stop))
-        value *= mechanism.grid
-        out[strip] = value
 
 
 def _mirror_upper_triangle(block: NDArray[np.float32]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -16,15 +15,11 @@ FixedRows = NDArray[np.float32] | SparseRows
 """Fixed-point rows, written out or sparse."""
 
 
-TileProducts = Callable[[slice, NDArray[np.float64]], None]
-"""Writes the products of some rows of a tile, counted within it, with all its columns."""
-
-
 class Products(Protocol):
     """The inner products of k left with l right rows, in units of 2^-48."""
 
-    def tile(self, rows: slice, columns: slice) -> TileProducts:
-        """The products of some left and some right rows; valid until the next tile is asked for.
+    def tile(self, rows: slice, columns: slice, out: NDArray[np.float64]) -> None:
+        """Write the products of some left and some right rows to ``out``.
 
         Tiles are asked for in order: those of the same rows from left to right, and where a row of
         tiles starts further right than the one before, so do all that follow.
@@ -45,16 +40,18 @@ class _DenseProducts:
 
     def __init__(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
         self._left, self._right = left, right
+        self._rows: slice | None = None
+        self._left_integers = np.empty((0, left.shape[1]))
+        # Made once for all tiles: where freed memory goes straight back to the operating system, as
+        # in Dask workers, making it anew takes longer than filling it.
         self._right_integers = np.empty((min(TILE, right.shape[0]), right.shape[1]))
 
-    def tile(self, rows: slice, columns: slice) -> TileProducts:
-        left, part = self._left[rows], self._right[columns]
+    def tile(self, rows: slice, columns: slice, out: NDArray[np.float64]) -> None:
+        if rows != self._rows:
+            self._rows, self._left_integers = rows, to_integers(self._left[rows])
+        part = self._right[columns]
         integers = to_integers(part, out=self._right_integers[: part.shape[0]])
-
-        def write(strip: slice, out: NDArray[np.float64]) -> None:
-            exact_products(to_integers(left[strip]), integers, out=out)
-
-        return write
+        exact_products(self._left_integers, integers, out=out)
 
 
 class _SparseProducts:
@@ -69,19 +66,14 @@ class _SparseProducts:
         self._rows: slice | None = None
         self._first = 0
 
-    def tile(self, rows: slice, columns: slice) -> TileProducts:
+    def tile(self, rows: slice, columns: slice, out: NDArray[np.float64]) -> None:
         if rows != self._rows:
             # Below the diagonal nothing is asked for: there the strip starts further right.
             if columns.start > self._first:
                 self._right = self._right[columns.start - self._first :]
             self._rows, self._first = rows, columns.start
             self._strip = self._products(self._left[rows], self._right)
-        tile = self._strip[:, columns.start - self._first : columns.stop - self._first]
-
-        def write(strip: slice, out: NDArray[np.float64]) -> None:
-            out[:] = tile[strip]
-
-        return write
+        out[:] = self._strip[:, columns.start - self._first : columns.stop - self._first]
 
     @staticmethod
     def _products(left: FixedRows, right: SparseRows) -> NDArray[np.float64]:

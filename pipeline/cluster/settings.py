@@ -56,8 +56,8 @@ WORKER_ENVIRONMENT: dict[str, str] = {
     # block; given back, as Dask has it, the operating system clears every page anew (perturb takes
     # 1.4 times as long). Larger arrays still come and go.
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(64 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
 """Environment that a nanny gives its worker."""
 

@@ -326,7 +326,11 @@ def refine(
     degree = filter_degree(pairs, cut, degree, algebra.precision)
     if wanted is not None and wanted < pairs.values.size:
         moved = filtered(operator, algebra, leading(algebra, pairs, wanted), dual, degree, cut)
-        return _with(operator, algebra, pairs, dual, moved)
+        fresh = orthonormalise(algebra, moved, against=[pairs.vectors])
+        if fresh.shape[1] == wanted:
+            return _with(operator, algebra, pairs, dual, fresh)
+        # Near the precision of the panels nothing is left of some columns outside the subspace:
+        # it is made anew, which also renews what many rotations have rounded.
     basis = orthonormalise(
         algebra,
         filtered(operator, algebra, pairs, dual, degree, cut),
@@ -340,12 +344,9 @@ def _with(
     algebra: PanelAlgebra[P],
     pairs: RitzPairs[P],
     dual: FloatArray,
-    columns: P,
+    fresh: P,
 ) -> RitzPairs[P]:
     """As many leading Ritz pairs in the subspace widened by some columns: one product with them."""
-    fresh = orthonormalise(algebra, columns, against=[pairs.vectors])
-    if fresh.shape[1] == 0:
-        return pairs
     blocks, images = [pairs.vectors, fresh], [pairs.image, operator.matmat(fresh)]
     values, rotation = descending_eigh(_reduced(algebra, blocks, images, dual))
     count = pairs.values.size
