@@ -223,8 +223,9 @@ def _perturb(
     block = triangle.side**2 * FLOAT32
     computing = block + TILE_SCRATCH + panels.computing(side)
     stored = triangle.side**2 * encoding.bytes
-    # As computed; as bytes, and as bytes with their checksum; as codes, and padded codes.
-    storing = block + (2 if encoding.step is None else 4) * stored
+    # As computed; as bytes, and as bytes with their checksum; as codes, and padded codes. The
+    # allocator keeps what the tiles needed.
+    storing = block + (2 if encoding.step is None else 4) * stored + TILE_SCRATCH
     task = 2 * panels.held(side) + max(panels.reading(side), computing, storing)
     disk = triangle.count * (stored + DISK_PER_TASK) + DISK_PER_STAGE
     return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)

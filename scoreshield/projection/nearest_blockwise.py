@@ -108,6 +108,7 @@ class NearestState(Generic[P]):
     density : spectral density of G
     history : steps so far
     products : products G × (n × k) so far
+    columns : the sum of their k
     """
 
     dual: FloatArray
@@ -115,6 +116,7 @@ class NearestState(Generic[P]):
     density: SpectralDensity
     history: tuple[Iteration, ...]
     products: int
+    columns: int
 
     @property
     def residual(self) -> float:
@@ -250,7 +252,7 @@ class DualNewton(Generic[P]):
 
     def resumed(self, state: NearestState[P]) -> NearestState[P]:
         """The state as it is, its products counted on."""
-        self._operator.products = state.products
+        self._operator.products, self._operator.columns = state.products, state.columns
         return state
 
     def spans_all(self, state: NearestState[P]) -> bool:
@@ -392,7 +394,9 @@ class DualNewton(Generic[P]):
         step = Iteration(
             number, float(np.sqrt(np.mean(gradient**2))), pairs.positive, number, products
         )
-        return NearestState(dual, pairs, density, (*history, step), products)
+        return NearestState(
+            dual, pairs, density, (*history, step), products, self._operator.columns
+        )
 
     def _widened(self, subspace: P, density: SpectralDensity) -> RitzPairs[P]:
         """Ritz pairs of G in a given subspace and as many more columns as are kept beside it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,7 @@ def test_any_step_can_be_resumed(noisy_gram):
         resumed = blockwise(noisy, resume_from=stored)
         assert tuple(resumed.history) == tuple(whole.history)
         assert resumed.products == whole.products
+        assert resumed.parameters == whole.parameters
         np.testing.assert_array_equal(in_memory(resumed).gram(), in_memory(whole).gram())
 
 
@@ -127,7 +129,7 @@ def test_a_missed_eigenvector_fails_the_certificate_and_is_taken_up(noisy_gram):
     # Drop the largest pair: what is left is a smaller P₊(A), whose slack has a large negative end.
     pairs = state.pairs
     crippled = type(pairs)(pairs.values[1:], pairs.vectors[:, 1:], pairs.image[:, 1:], pairs.lower)
-    broken = type(state)(state.dual, crippled, state.density, state.history, state.products)
+    broken = replace(state, pairs=crippled)
     verdict = solver.verdict(broken)
     assert verdict.certificate.dual_smallest_eigenvalue < -0.5 * pairs.values[0]
     assert not verdict.accepted(1e-5)
