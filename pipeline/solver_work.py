@@ -5,7 +5,8 @@ noise, |λ| ≤ R = 2σ√n, and k equal spikes above it. How many products and 
 follows from how far those spikes stand out: √n/σ components at most can rise above the noise, and
 its decimal logarithm is the measure used here, 2.5 where spikes stand out and below 0 where noise
 alone is left. The constants are fitted to counts of real solves (``benchmarks/solver_work.py``,
-n = 1000 to 8000, σ = 0.1 to 100, tolerance 1e-4) and hold for other data within a factor of 2.
+n = 1000 to 8000, σ = 0.1 to 100, tolerance 1e-4; ``nearest`` up to n = 100,000) and hold for other
+data within a factor of 2.
 """
 
 from __future__ import annotations
@@ -165,9 +166,9 @@ def _nearest(spectrum: _Spectrum) -> SolverWork:
         computed_products=0,
         computed_columns=0,
         factor_columns=0,
-        steps=850 + 7 * products,
-        panel_bytes=12 * FLOAT32 * n * products * wide,
-        panel_flops=2 * 2 * n * products * wide**2,
+        steps=550 + 6 * products,
+        panel_bytes=10 * FLOAT32 * n * products * wide,
+        panel_flops=round(1.7 * 2.0 * n * products * wide**2),
         driver_flops=round(EIGENDECOMPOSITION_FLOPS * cubes),
     )
 
@@ -190,7 +191,7 @@ def _aap(spectrum: _Spectrum) -> SolverWork:
         computed_products=4,
         computed_columns=4 * limit,
         factor_columns=4 * limit,
-        steps=1390,
+        steps=1190,
         passes=50,
         largest=KRYLOV_PRODUCTS // 3 * width,
     )
