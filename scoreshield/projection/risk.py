@@ -39,14 +39,14 @@ def shrinkage_risk(
     Parameters
     ----------
     values : eigenvalues λ of the spikes, (k,), descending
-    images : f(λ) = √((λ − m)² − 4σ²n), (k,)
+    images : f(λ) = √((λ − m)² − (t − m)²) above the threshold t, (k,)
     centre : m
     rest : spectral density of the remaining eigenvalues, which become 0
     sigma : σ
     factor_diagonal : ‖Fᵢ‖² of the shrunk factor, (n,); completing the diagonal to 1 takes its
         error off
     """
-    # At the edge the slope is infinite; the jump that the margin makes there is left out as well.
+    # At the threshold the slope is infinite.
     slopes = (values - centre) / np.maximum(images, 1e-12)
     divergence = spectral_divergence(values, images, slopes, rest)
     risk = _risk(images, values, divergence, sigma, factor_diagonal.size)

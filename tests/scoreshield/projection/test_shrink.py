@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from scoreshield.errors import ParameterError
 from scoreshield.projection import DenseOperator
 from scoreshield.projection.nearest import nearest_correlation
-from scoreshield.projection.shrink import eigenvalue_shrinkage, shrunk
+from scoreshield.projection.shrink import (
+    SpikeModel,
+    eigenvalue_shrinkage,
+    noise_edge,
+    shrunk,
+    signal_threshold,
+)
 
 
 def shrink(array, sigma, **parameters):
@@ -66,6 +73,21 @@ def test_a_rank_that_covers_the_spikes_changes_nothing(noisy_gram):
     assert truncated.rank == full.rank == 6
     assert (full.parameters["spectrum"], truncated.parameters["spectrum"]) == ("full", "truncated")
     np.testing.assert_allclose(truncated.gram(), full.gram(), rtol=0, atol=1e-10)
+
+
+def test_what_barely_counts_as_a_spike_changes_next_to_nothing():
+    n, sigma = 500, 2.0
+    model = SpikeModel(n, sigma, 1, centre=0.7)
+    barely = np.array([model.threshold * (1.0 + 1e-6)])
+    assert model.images(barely)[0] < 0.005 * model.edge
+    # Noise alone whose largest eigenvalue lies just above the threshold.
+    noise = np.triu(np.random.default_rng(2).normal(size=(n, n)), 1)
+    top = np.linalg.eigvalsh(noise + noise.T)[-1] + 1.0
+    quiet = brentq(lambda sigma: signal_threshold(n, sigma, 1.0) - top, 0.1, 10.0) * (1 - 1e-4)
+    result = shrink(np.eye(n) + noise + noise.T, quiet)
+    assert result.rank == 1
+    # With the bare edge in the square root it would be 0.22 of it.
+    assert np.linalg.norm(result.gram() - np.eye(n)) <= 0.1 * noise_edge(n, quiet)
 
 
 @pytest.mark.parametrize("sigma", [-0.1, float("nan"), float("inf")])
