@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from projection import by_cvxpy, clean_and_noisy, relative_distance
+from projection import by_cvxpy, clean_and_noisy, cpu_time, relative_distance
 
 from scoreshield.projection.nearest import nearest_correlation
 from scoreshield.projection.nearest_blockwise import nearest_blockwise
@@ -109,12 +107,6 @@ def skfolio_iteration_seconds(noisy: np.ndarray) -> float:
             return
 
     return cpu_time(give_up)[0] / TIMED_HIGHAM_ITERATIONS
-
-
-def cpu_time(work: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
 
 
 def _arguments() -> argparse.Namespace:

@@ -46,17 +46,16 @@ def errors(clean: Matrix, sigma: float) -> dict[str, float | str]:
     """The error of every method on one noisy matrix, and how ``shrink`` compares."""
     noise = np.triu(np.random.default_rng(1).normal(scale=sigma, size=clean.shape), 1)
     noisy = clean + noise + noise.T
-    found = {}
-    rule = ""
-    for method in METHODS:
-        result = project(noisy, sigma=sigma, method=method, tolerance=TOLERANCES.get(method, 1e-4))
-        found[method] = relative_distance(result.gram(), clean)
-        rule = str(result.parameters["rule"]) if method == "shrink" else rule
+    results = {
+        method: project(noisy, sigma=sigma, method=method, tolerance=TOLERANCES.get(method, 1e-4))
+        for method in METHODS
+    }
+    found = {method: relative_distance(result.gram(), clean) for method, result in results.items()}
     found["identity"] = relative_distance(np.eye(len(clean)), clean)
     least = min(found[method] for method in METHODS[1:])
     return {
         **{name: round(error, 5) for name, error in found.items()},
-        "rule": rule,
+        "rule": str(results["shrink"].parameters["rule"]),
         "shrink_over_least_other": round(found["shrink"] / least, 4),
         "shrink_over_identity": round(found["shrink"] / found["identity"], 4),
     }

@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 
 from scoreshield.mechanism import Mechanism
+from scoreshield.projection.nearest_blockwise import PROBE_BLOCK, PROBE_DEPTH, SPARE_PAIRS
+from scoreshield.projection.subspace import DENSITY_BLOCK, DENSITY_DEPTH, KRYLOV_DEPTH
 
 FLOAT32 = 4
 
@@ -24,12 +26,8 @@ SHARE_THAT_STANDS_OUT = 0.5
 EIGENDECOMPOSITION_FLOPS = 9
 """A symmetric eigendecomposition with all vectors takes about 9 k³ operations."""
 
-DENSITY_COLUMNS, DENSITY_PRODUCTS = 16, 8
-KRYLOV_PRODUCTS = 6
 REFINEMENT_PRODUCTS = 8
 FILTER_PRODUCTS = 6
-SPARE_PAIRS = 8
-PROBE_COLUMNS, PROBE_PRODUCTS = 8, 12
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ class _Spectrum:
 
     def columns(self, products: int, width: int) -> int:
         """Columns of so many products, the first of which estimate the spectral density."""
-        narrow = min(DENSITY_COLUMNS, self.n)
-        return DENSITY_PRODUCTS * narrow + (products - DENSITY_PRODUCTS) * width
+        narrow = min(DENSITY_BLOCK, self.n)
+        return DENSITY_DEPTH * narrow + (products - DENSITY_DEPTH) * width
 
     def _above(self, cut: float) -> tuple[float, float]:
         """Eigenvalues of the semicircle above a cut: their number, and Σ (λ − cut)."""
@@ -140,7 +138,7 @@ def _shrink(spectrum: _Spectrum) -> SolverWork:
         columns=columns,
         steps=330 + 2.5 * products,
         passes=25,
-        largest=KRYLOV_PRODUCTS * width,
+        largest=KRYLOV_DEPTH * width,
     )
 
 
@@ -153,11 +151,11 @@ def _nearest(spectrum: _Spectrum) -> SolverWork:
     block = min(kept, max(filtered, math.ceil(kept / 2)))
     foretold = 104.0 - 20.0 * spectrum.decades + 25.0 * math.log10(n / 4000)
     products = round(min(250.0, max(36.0, foretold)))
-    refining = products - DENSITY_PRODUCTS - KRYLOV_PRODUCTS - PROBE_PRODUCTS - 1
-    columns = min(DENSITY_COLUMNS, n) * DENSITY_PRODUCTS + KRYLOV_PRODUCTS * block
-    columns += refining * filtered + PROBE_PRODUCTS * PROBE_COLUMNS + rank
+    refining = products - DENSITY_DEPTH - KRYLOV_DEPTH - PROBE_DEPTH - 1
+    columns = min(DENSITY_BLOCK, n) * DENSITY_DEPTH + KRYLOV_DEPTH * block
+    columns += refining * filtered + PROBE_DEPTH * PROBE_BLOCK + rank
     wide = kept + filtered
-    cubes = float(min(KRYLOV_PRODUCTS * block, n)) ** 3
+    cubes = float(min(KRYLOV_DEPTH * block, n)) ** 3
     cubes += products / FILTER_PRODUCTS * (float(wide) ** 3 + 1.5 * float(kept) ** 3)
     return SolverWork(
         rank=rank,
@@ -180,9 +178,9 @@ def _aap(spectrum: _Spectrum) -> SolverWork:
     limit = min(n, math.ceil(max(2.0 * math.sqrt(2.0 * n), 1.05 * spectrum.exact_rank())))
     width = min(n, math.ceil(1.2 * limit) + 8)
     refining = 12
-    products = DENSITY_PRODUCTS + KRYLOV_PRODUCTS + refining
-    columns = DENSITY_COLUMNS * DENSITY_PRODUCTS
-    columns += (KRYLOV_PRODUCTS // 3 + refining) * width
+    products = DENSITY_DEPTH + KRYLOV_DEPTH + refining
+    columns = DENSITY_BLOCK * DENSITY_DEPTH
+    columns += (KRYLOV_DEPTH // 3 + refining) * width
     return _worked(
         spectrum,
         rank=limit,
@@ -193,7 +191,7 @@ def _aap(spectrum: _Spectrum) -> SolverWork:
         factor_columns=4 * limit,
         steps=1190,
         passes=50,
-        largest=KRYLOV_PRODUCTS // 3 * width,
+        largest=KRYLOV_DEPTH // 3 * width,
     )
 
 
@@ -201,7 +199,7 @@ def _auto(spectrum: _Spectrum) -> SolverWork:
     """Comparing risks on a subspace of the exact projection's width, then ``shrink``."""
     n = spectrum.n
     width = min(n, math.ceil(1.3 * spectrum.exact_rank()) + 12)
-    products = DENSITY_PRODUCTS + KRYLOV_PRODUCTS + 2 * REFINEMENT_PRODUCTS
+    products = DENSITY_DEPTH + KRYLOV_DEPTH + 2 * REFINEMENT_PRODUCTS
     comparing = _worked(
         spectrum,
         rank=0,
@@ -209,7 +207,7 @@ def _auto(spectrum: _Spectrum) -> SolverWork:
         columns=spectrum.columns(products, width),
         steps=400,
         passes=25,
-        largest=KRYLOV_PRODUCTS * width,
+        largest=KRYLOV_DEPTH * width,
     )
     chosen = _shrink(spectrum)
     names = SolverWork.__dataclass_fields__

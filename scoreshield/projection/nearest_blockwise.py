@@ -64,10 +64,10 @@ from scoreshield.projection.subspace import (
     degree_of_gain,
     krylov_blocks,
     krylov_start,
-    largest_in_blocks,
     leading,
     rayleigh_ritz,
     refine,
+    ritz_in_blocks,
     spectral_density,
 )
 
@@ -266,13 +266,7 @@ class DualNewton(Generic[P]):
         found = self._newton_step(state)
         if found is None and not self.spans_all(state):
             # Pairs that see too little of φ can't tell a step up from one down.
-            pairs = refine(
-                self._operator,
-                self._algebra,
-                state.pairs,
-                state.dual,
-                filter_degree_of(state.pairs),
-            )
+            pairs = self._refined(state.pairs, state.dual)
             found = self._newton_step(replace(state, pairs=pairs))
         return found
 
@@ -289,14 +283,7 @@ class DualNewton(Generic[P]):
                 return None
             pairs, step = found
             dual = state.dual + step * direction
-            pairs = refine(
-                self._operator,
-                self._algebra,
-                pairs,
-                dual,
-                filter_degree_of(pairs),
-                wanted=pairs.positive + SPARE_PAIRS,
-            )
+            pairs = self._refined(pairs, dual, wanted=pairs.positive + SPARE_PAIRS)
             # The refined subspace sees more of φ at the old point as well.
             value = max(value, dual_value(self._at(pairs, state.dual), state.dual))
             if dual_value(pairs, dual) <= value + _rounding(pairs, dual, self._algebra.precision):
@@ -316,14 +303,7 @@ class DualNewton(Generic[P]):
         extra = self._algebra.start(width, first=10_000 + kept)
         if missed is not None and missed.shape[1]:
             extra = concatenate(self._algebra, missed, extra)
-        pairs = refine(
-            self._operator,
-            self._algebra,
-            state.pairs,
-            state.dual,
-            filter_degree_of(state.pairs),
-            extra=extra,
-        )
+        pairs = self._refined(state.pairs, state.dual, extra=extra)
         return self._state(state.dual, pairs, state.density, state.history)
 
     def verdict(self, state: NearestState[P]) -> Verdict[P]:
@@ -412,6 +392,26 @@ class DualNewton(Generic[P]):
         lower = lowest - 0.05 * (highest - lowest)
         return rayleigh_ritz(algebra, basis, self._operator.matmat(basis), np.zeros(n), lower)
 
+    def _refined(
+        self,
+        pairs: RitzPairs[P],
+        dual: FloatArray,
+        *,
+        wanted: int | None = None,
+        extra: P | None = None,
+    ) -> RitzPairs[P]:
+        """One refinement, of as high a degree as makes the least positive pairs stand out.
+
+        At a low degree a filter gains with its square, so one too low for the distance between zero
+        and the last kept pair wastes its products.
+        """
+        least, most = FILTER_DEGREES
+        degree = degree_of_gain(pairs, 0.0, float(pairs.values[-1]), FILTER_GAIN)
+        degree = min(most, max(least, degree))
+        return refine(
+            self._operator, self._algebra, pairs, dual, degree, wanted=wanted, extra=extra
+        )
+
     def _at(self, pairs: RitzPairs[P], dual: FloatArray, lift: float = 0.0) -> RitzPairs[P]:
         """The subspace read at another dual vector, without a product."""
         return rayleigh_ritz(self._algebra, pairs.vectors, pairs.image, dual, pairs.lower + lift)
@@ -470,7 +470,8 @@ class DualNewton(Generic[P]):
         if not blocks:
             nothing = select(algebra, vectors, slice(0, 0))
             return nothing, nothing
-        return largest_in_blocks(algebra, blocks, images, dual, 2 * PROBE_BLOCK)
+        found = ritz_in_blocks(algebra, blocks, images, dual, pairs.lower, 2 * PROBE_BLOCK)
+        return found.vectors, found.image
 
     def _slack_residual(
         self,
@@ -590,17 +591,6 @@ def dual_value(pairs: RitzPairs[P], dual: FloatArray) -> float:
     """φ(y) on the kept pairs: a lower bound of φ(y)."""
     positive = np.maximum(pairs.values, 0.0)
     return 0.5 * float(positive @ positive) - float(dual.sum())
-
-
-def filter_degree_of(pairs: RitzPairs[P]) -> int:
-    """Products of one refinement: as many as make the least positive pairs stand out.
-
-    At a low degree a filter gains with its square, so one too low for the distance between zero and
-    the last kept pair wastes its products.
-    """
-    least, most = FILTER_DEGREES
-    degree = degree_of_gain(pairs, 0.0, float(pairs.values[-1]), FILTER_GAIN)
-    return min(most, max(least, degree))
 
 
 def _rounding(pairs: RitzPairs[P], dual: FloatArray, precision: float) -> float:

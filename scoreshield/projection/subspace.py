@@ -73,14 +73,21 @@ def rayleigh_ritz(
 
     No product with G.
     """
-    reduced = _reduced(algebra, [basis], [image], dual)
-    values, rotation = descending_eigh(reduced)
-    return RitzPairs(
-        values=values,
-        vectors=algebra.combine([Term(basis, rotation)]),
-        image=algebra.combine([Term(image, rotation)]),
-        lower=min(lower, float(values[-1])),
-    )
+    return ritz_in_blocks(algebra, [basis], [image], dual, lower)
+
+
+def ritz_in_blocks(
+    algebra: PanelAlgebra[P],
+    blocks: Sequence[P],
+    images: Sequence[P],
+    dual: FloatArray,
+    lower: float,
+    count: int | None = None,
+) -> RitzPairs[P]:
+    """:func:`rayleigh_ritz` in a basis kept in blocks; the leading ``count`` pairs, or all."""
+    values, rotation = descending_eigh(_reduced(algebra, blocks, images, dual))
+    vectors, image = _rotated(algebra, blocks, images, rotation[:, :count])
+    return RitzPairs(values[:count], vectors, image, min(lower, float(values[-1])))
 
 
 def descending_eigh(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -157,18 +164,6 @@ def spectral_density(operator: PanelOperator[P], algebra: PanelAlgebra[P]) -> Sp
     """Spectral density of G by Lanczos quadrature: 8 products with 16 columns."""
     zero = np.zeros(algebra.n)
     return krylov_start(operator, algebra, zero, 1, block=DENSITY_BLOCK, depth=DENSITY_DEPTH)[1]
-
-
-def largest_in_blocks(
-    algebra: PanelAlgebra[P],
-    blocks: Sequence[P],
-    images: Sequence[P],
-    dual: FloatArray,
-    count: int,
-) -> tuple[P, P]:
-    """The leading Ritz vectors of A in a basis kept in blocks, and their image under G."""
-    _, rotation = descending_eigh(_reduced(algebra, blocks, images, dual))
-    return _rotated(algebra, blocks, images, rotation[:, :count])
 
 
 def _rotated(
@@ -274,17 +269,20 @@ def _half_width(pairs: RitzPairs[P], cut: float) -> float:
 
 def filter_degree(pairs: RitzPairs[P], cut: float, largest: int, precision: float) -> int:
     """Degree that keeps the components of one filter within ``LARGEST_AMPLIFICATION``."""
-    half = _half_width(pairs, cut)
-    reach = math.acosh(1.0 + max(float(pairs.values[0]) - cut, 1e-12 * half) / half)
     limit = min(LARGEST_AMPLIFICATION, 0.01 / precision)
+    reach = _reach(pairs, float(pairs.values[0]), cut)
     return max(2, min(largest, int(math.acosh(limit) / reach)))
 
 
 def degree_of_gain(pairs: RitzPairs[P], wanted: float, cut: float, gain: float) -> int:
     """Degree whose Chebyshev polynomial is that many times as large at ``wanted`` as at the cut."""
+    return math.ceil(math.acosh(gain) / _reach(pairs, wanted, cut))
+
+
+def _reach(pairs: RitzPairs[P], value: float, cut: float) -> float:
+    """t with T_d = cosh(d·t) at a value above the cut, T_d the polynomial on [lower, cut]."""
     half = _half_width(pairs, cut)
-    reach = math.acosh(1.0 + max(wanted - cut, 1e-12 * half) / half)
-    return math.ceil(math.acosh(gain) / reach)
+    return math.acosh(1.0 + max(value - cut, 1e-12 * half) / half)
 
 
 def refine(
@@ -328,7 +326,9 @@ def refine(
         moved = filtered(operator, algebra, leading(algebra, pairs, wanted), dual, degree, cut)
         fresh = orthonormalise(algebra, moved, against=[pairs.vectors])
         if fresh.shape[1] == wanted:
-            return _with(operator, algebra, pairs, dual, fresh)
+            blocks, images = [pairs.vectors, fresh], [pairs.image, operator.matmat(fresh)]
+            count = pairs.values.size
+            return ritz_in_blocks(algebra, blocks, images, dual, pairs.lower, count)
         # Near the precision of the panels nothing is left of some columns outside the subspace:
         # it is made anew, which also renews what many rotations have rounded.
     basis = orthonormalise(
@@ -337,21 +337,6 @@ def refine(
         against=[] if locked is None else [locked.vectors],
     )
     return rayleigh_ritz(algebra, basis, operator.matmat(basis), dual, pairs.lower)
-
-
-def _with(
-    operator: PanelOperator[P],
-    algebra: PanelAlgebra[P],
-    pairs: RitzPairs[P],
-    dual: FloatArray,
-    fresh: P,
-) -> RitzPairs[P]:
-    """As many leading Ritz pairs in the subspace widened by some columns: one product with them."""
-    blocks, images = [pairs.vectors, fresh], [pairs.image, operator.matmat(fresh)]
-    values, rotation = descending_eigh(_reduced(algebra, blocks, images, dual))
-    count = pairs.values.size
-    vectors, image = _rotated(algebra, blocks, images, rotation[:, :count])
-    return RitzPairs(values[:count], vectors, image, min(pairs.lower, float(values[-1])))
 
 
 def top_eigenpairs(
