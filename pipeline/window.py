@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from typing import Any, TypeVar
 
 from distributed import Client, as_completed
@@ -22,6 +22,7 @@ from scoreshield.errors import ScoreShieldError
 
 Result = TypeVar("Result")
 
+_calls = count()
 _TASKS_PER_THREAD = 3
 _RETRIES = 3
 _ANSWER_SECONDS = 60.0
@@ -49,11 +50,11 @@ def run_tasks(
     ScoreShieldError
         As raised by the task.
     """
-    waiting = iter(indices)
+    waiting, call = iter(indices), next(_calls)
     window = _TASKS_PER_THREAD * max(1, sum(client.nthreads().values()))
 
     def submit(index: int) -> Any:
-        key = _key(client, name, index)
+        key = _key(client, name, index, call)
         return client.submit(function, job, index, key=key, pure=False, retries=_RETRIES)
 
     running = as_completed([submit(index) for index in islice(waiting, window)])
@@ -91,6 +92,7 @@ def run_at_once(
     As :func:`run_tasks`.
     """
     futures: list[Any] = []
+    call = next(_calls)
     try:
         for place, indices in _by_place(len(jobs), places).items():
             # The place is a preference: a worker that has died must not hold its tasks up.
@@ -101,7 +103,7 @@ def run_at_once(
                 function,
                 [jobs[index] for index in indices],
                 indices,
-                key=[_key(client, name, index) for index in indices],
+                key=[_key(client, name, index, call) for index in indices],
                 pure=False,
                 retries=_RETRIES,
                 **placed,
@@ -236,9 +238,10 @@ def _errors_for_people(name: str, task: str) -> Iterator[None]:
         ) from error
 
 
-def _key(client: Client, name: str, index: int) -> str:
-    """A task's own key: on a scheduler that others use too, no other run's task answers for it."""
-    return f"{name}-{index}{_owner(client)}"
+def _key(client: Client, name: str, index: int, call: int) -> str:
+    """A task's own key: no other run's task on a shared scheduler answers for it, and none of an
+    earlier call of the same name, whose result the scheduler may not have dropped yet."""
+    return f"{name}-{index}@{call}{_owner(client)}"
 
 
 def _owner(client: Client) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client
+from distributed import Client, Future
 
 from pipeline import window
 from pipeline.cluster import open_cluster
@@ -72,6 +72,34 @@ def test_indices_are_drawn_only_as_the_window_allows(client: Client) -> None:
     assert len(set(finished)) == 20
     assert len(drawn) <= 20 + 3 * WORKERS
     tasks.close()
+    wait_for_release(client)
+
+
+def test_a_call_never_gets_the_results_of_an_earlier_one_of_its_name(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Released results go a moment later; here those of the first call stay for good."""
+    held: list[Future] = []
+
+    def keeping(ask: Any) -> Any:
+        def asked(*arguments: Any, **options: Any) -> Any:
+            made = ask(*arguments, **options)
+            futures = made if isinstance(made, list) else [made]
+            held.extend(Future(future.key, client) for future in futures)
+            return made
+
+        return asked
+
+    def own(job: int, index: int) -> tuple[int, int]:
+        return job, index
+
+    monkeypatch.setattr(client, "map", keeping(client.map))
+    monkeypatch.setattr(client, "submit", keeping(client.submit))
+    for job in (1, 2):
+        assert run_at_once(client, "again", own, [job, job]) == [(job, 0), (job, 1)]
+        assert sorted(run_tasks(client, "once more", own, job, range(2))) == [(job, 0), (job, 1)]
+    for future in held:
+        future.release()
     wait_for_release(client)
 
 

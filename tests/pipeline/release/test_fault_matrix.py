@@ -284,8 +284,8 @@ def test_output_read_only(form: str, curator: Any, undisturbed: Any, small_disk:
         if stage == "reserve":
             # Found with the check that precedes it, after the source was ingested.
             continue
-        # The attempt before has finished the projection: what comes first is the step as such.
-        moment = "project" if stage == "project blockwise" else MOMENTS[stage]
+        # The attempt before has finished the projection: what is left is the step as such.
+        moment = "project" if stage in FORMS.values() else MOMENTS[stage]
         ended = command(curator, {moment: "make_output_read_only"})
         assert_outcome(curator, "output read-only", stage, ended)
         subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
