@@ -24,9 +24,8 @@ import numpy as np
 from projection import by_cvxpy, clean_and_noisy, cpu_time, relative_distance
 
 from scoreshield.projection.nearest import nearest_correlation
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.operator import DenseOperator
-from scoreshield.projection.panels import ArrayPanels
+from scoreshield.projection.single_precision import nearest_in_memory
 from scoreshield.projection.solution import in_memory
 
 TOLERANCE = 1e-6
@@ -47,7 +46,7 @@ def compared(n: int, sigma: float, scs: bool) -> dict[str, Any]:
     operator = DenseOperator(noisy)
     exact_seconds, exact = cpu_time(lambda: nearest_correlation(operator, tolerance=1e-10))
     seconds, solution = cpu_time(
-        lambda: nearest_blockwise(operator, ArrayPanels(n), tolerance=TOLERANCE)
+        lambda: nearest_in_memory(operator, tolerance=TOLERANCE, max_iterations=100)
     )
     target = exact.gram()
     own = relative_distance(in_memory(solution).gram(), target)

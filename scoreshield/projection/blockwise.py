@@ -17,7 +17,6 @@ from scoreshield.projection.aap_blockwise import aap_blockwise
 from scoreshield.projection.auto import identity, least_of, named_auto, require_noise_level
 from scoreshield.projection.box_correction import BoxCorrection
 from scoreshield.projection.method import Request
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.operator import SymmetricOperator
 from scoreshield.projection.panels import (
     ArrayPanels,
@@ -30,6 +29,7 @@ from scoreshield.projection.panels import (
 from scoreshield.projection.result import Projection
 from scoreshield.projection.shrink import Risks, compared_risks, spike_model
 from scoreshield.projection.shrink_blockwise import shrink_blockwise
+from scoreshield.projection.single_precision import nearest_in_memory
 from scoreshield.projection.solution import in_memory
 from scoreshield.projection.subspace import krylov_start, refine, spectral_density
 
@@ -62,9 +62,8 @@ def exact_projection(operator: SymmetricOperator, request: Request) -> Projectio
             f"rank {request.rank} was given, but the 'nearest' projection is exact and finds its "
             "own rank; leave rank out, or use method 'aap' for a truncated step"
         )
-    solution = nearest_blockwise(
+    solution = nearest_in_memory(
         operator,
-        ArrayPanels(operator.n),
         tolerance=LINEAR_SAFETY * request.tolerance,
         max_iterations=request.max_iterations,
         progress=request.progress,

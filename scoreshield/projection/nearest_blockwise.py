@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -68,6 +68,7 @@ from scoreshield.projection.subspace import (
     rayleigh_ritz,
     refine,
     ritz_in_blocks,
+    ritz_values,
     spectral_density,
 )
 
@@ -255,6 +256,19 @@ class DualNewton(Generic[P]):
         self._operator.products, self._operator.columns = state.products, state.columns
         return state
 
+    def taken_over(self, state: NearestState[Any], subspace: P) -> NearestState[P]:
+        """The state of a solver whose panels live elsewhere, read anew here: one product.
+
+        Parameters
+        ----------
+        subspace : its vectors among the panels of this solver
+        """
+        self._operator.products, self._operator.columns = state.products, state.columns
+        basis = orthonormalise(self._algebra, subspace)
+        image = self._operator.matmat(basis)
+        pairs = rayleigh_ritz(self._algebra, basis, image, state.dual, state.pairs.lower)
+        return self._state(state.dual, pairs, state.density, state.history[:-1])
+
     def spans_all(self, state: NearestState[P]) -> bool:
         """Whether the subspace is the whole space, so that nothing can be missed."""
         return state.pairs.values.size >= self._algebra.n
@@ -275,7 +289,7 @@ class DualNewton(Generic[P]):
         direction = newton_direction(
             CoupledJacobian(self._algebra, state.pairs, self._rest(state)), gradient
         )
-        slope, value = float(gradient @ direction), dual_value(state.pairs, state.dual)
+        slope, value = float(gradient @ direction), dual_value(state.pairs.values, state.dual)
         pairs, step = state.pairs, 1.0
         for _ in range(CONFIRMATION_LIMIT):
             found = self._line_search(state.dual, direction, pairs, step, value, slope)
@@ -285,8 +299,10 @@ class DualNewton(Generic[P]):
             dual = state.dual + step * direction
             pairs = self._refined(pairs, dual, wanted=pairs.positive + SPARE_PAIRS)
             # The refined subspace sees more of φ at the old point as well.
-            value = max(value, dual_value(self._at(pairs, state.dual), state.dual))
-            if dual_value(pairs, dual) <= value + _rounding(pairs, dual, self._algebra.precision):
+            value = max(value, dual_value(self._values_at(pairs, state.dual), state.dual))
+            if dual_value(pairs.values, dual) <= value + _rounding(
+                pairs, dual, self._algebra.precision
+            ):
                 return self._state(dual, self._trimmed(pairs), state.density, state.history)
             step *= 0.5
         return None
@@ -416,6 +432,10 @@ class DualNewton(Generic[P]):
         """The subspace read at another dual vector, without a product."""
         return rayleigh_ritz(self._algebra, pairs.vectors, pairs.image, dual, pairs.lower + lift)
 
+    def _values_at(self, pairs: RitzPairs[P], dual: FloatArray) -> FloatArray:
+        """The Ritz values alone."""
+        return ritz_values(self._algebra, pairs.vectors, pairs.image, dual)
+
     def _gradient(self, pairs: RitzPairs[P]) -> FloatArray:
         """∇φ(y) = diag P₊(A) − 1, (n,)."""
         weights = np.diag(np.maximum(pairs.values, 0.0))
@@ -446,7 +466,7 @@ class DualNewton(Generic[P]):
             lift = min(0.0, float(step * direction.min()))
             candidate = self._at(pairs, at, lift)
             bound = value + SUFFICIENT_DECREASE * step * slope
-            if dual_value(candidate, at) <= bound + _rounding(
+            if dual_value(candidate.values, at) <= bound + _rounding(
                 candidate, at, self._algebra.precision
             ):
                 return candidate, step
@@ -587,9 +607,9 @@ def newton_direction(jacobian: CoupledJacobian[P], gradient: FloatArray) -> Floa
     )
 
 
-def dual_value(pairs: RitzPairs[P], dual: FloatArray) -> float:
-    """φ(y) on the kept pairs: a lower bound of φ(y)."""
-    positive = np.maximum(pairs.values, 0.0)
+def dual_value(values: FloatArray, dual: FloatArray) -> float:
+    """φ(y) from the kept eigenvalues: a lower bound of φ(y)."""
+    positive = np.maximum(values, 0.0)
     return 0.5 * float(positive @ positive) - float(dual.sum())
 
 

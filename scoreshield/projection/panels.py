@@ -230,13 +230,14 @@ def orthonormalise(algebra: PanelAlgebra[P], panel: P, against: Sequence[P] = ()
     panel : A
     against : panels, orthonormal together, to which the result shall be orthogonal as well
     """
-    norms = _column_norms(algebra, panel)
+    gram = algebra.inner(panel, panel)
+    norms = _column_norms(gram)
     if against:
-        panel, norms = _outside(algebra, panel, norms, against)
-    panel = _cholesky_pass(algebra, panel, norms)
+        panel, gram, norms = _outside(algebra, panel, norms, against)
+    panel = _cholesky_pass(algebra, panel, gram, norms)
     if against:
         panel = _without(algebra, panel, against)
-    return _cholesky_pass(algebra, panel, np.ones(panel.shape[1]))
+    return _cholesky_pass(algebra, panel, algebra.inner(panel, panel), np.ones(panel.shape[1]))
 
 
 def rows_in_unit_ball(algebra: PanelAlgebra[P], factor: P) -> tuple[P, FloatArray]:
@@ -255,8 +256,10 @@ def unit_rows(algebra: PanelAlgebra[P], factor: P) -> P:
 
 def _outside(
     algebra: PanelAlgebra[P], panel: P, norms: FloatArray, held: Sequence[P]
-) -> tuple[P, FloatArray]:
-    """What of the columns is orthogonal to the held panels, and its norms; 0 where it is rounding.
+) -> tuple[P, FloatArray, FloatArray]:
+    """What of the columns is orthogonal to the held panels, its Gram matrix and its norms.
+
+    A norm is 0 where it is rounding.
 
     Twice is enough (W. Kahan, in Parlett 1998, section 6.9): the second time takes out what
     rounding left of the first where little of a column remains, and is saved where much does.
@@ -265,11 +268,12 @@ def _outside(
     for _ in range(2):
         before = left
         panel = _without(algebra, panel, held)
-        left = _column_norms(algebra, panel)
+        gram = algebra.inner(panel, panel)
+        left = _column_norms(gram)
         left = np.where(left > 30.0 * algebra.precision * norms, left, 0.0)
         if (left >= 0.1 * before).all():
             break
-    return panel, left
+    return panel, gram, left
 
 
 def _without(algebra: PanelAlgebra[P], panel: P, held: Sequence[P]) -> P:
@@ -278,14 +282,15 @@ def _without(algebra: PanelAlgebra[P], panel: P, held: Sequence[P]) -> P:
     return algebra.combine([Term(panel), *overlaps])
 
 
-def _column_norms(algebra: PanelAlgebra[P], panel: P) -> FloatArray:
-    norms: FloatArray = np.sqrt(np.diag(algebra.inner(panel, panel)))
+def _column_norms(gram: FloatArray) -> FloatArray:
+    norms: FloatArray = np.sqrt(np.diag(gram))
     return norms
 
 
-def _cholesky_pass(algebra: PanelAlgebra[P], panel: P, norms: FloatArray) -> P:
+def _cholesky_pass(algebra: PanelAlgebra[P], panel: P, gram: FloatArray, norms: FloatArray) -> P:
+    """The columns times the inverse of their Cholesky factor, those of norm 0 left out."""
     inverse_norms = np.where(norms > 0.0, 1.0 / np.where(norms > 0.0, norms, 1.0), 0.0)
-    gram = algebra.inner(panel, panel) * np.outer(inverse_norms, inverse_norms)
+    gram = gram * np.outer(inverse_norms, inverse_norms)
     dependent = max(1e-13, 1e3 * algebra.precision**2)
     upper, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, tol=dependent)
     if np.max(np.diag(gram), initial=0.0) <= dependent:

@@ -33,6 +33,7 @@ from scoreshield.projection.nearest_blockwise import nearest_blockwise
 from scoreshield.projection.panels import ArrayPanels
 from scoreshield.projection.shrink import EXACT_RULE
 from scoreshield.projection.shrink_blockwise import shrink_blockwise
+from scoreshield.projection.single_precision import SinglePrecision
 from scoreshield.projection.solution import in_memory
 
 Store = tuple[str, Triangle, NDArray[np.float32]]
@@ -88,16 +89,6 @@ def finished(
         return made, made.run()
 
     return make
-
-
-class SinglePrecision:
-    """The matrix in memory, in the precision of the panels."""
-
-    def __init__(self, matrix: NDArray[np.float32]) -> None:
-        self._matrix, self.n = matrix, len(matrix)
-
-    def matmat(self, W: NDArray[np.float32], /) -> NDArray[np.float32]:
-        return self._matrix @ W
 
 
 def solved_in_memory(matrix: NDArray[np.float32], method: str) -> Any:
