@@ -122,7 +122,7 @@ class Bars:
 
 
 class Tee:
-    """Reports to several places, for instance a terminal and the run's own log."""
+    """Reports to several places, for instance a terminal and the run's own log, or to none."""
 
     def __init__(self, *reporters: Reporter) -> None:
         self._reporters = reporters

@@ -15,7 +15,12 @@ import math
 from dataclasses import dataclass
 
 from scoreshield.mechanism import Mechanism
-from scoreshield.projection.nearest_blockwise import PROBE_BLOCK, PROBE_DEPTH, SPARE_PAIRS
+from scoreshield.projection.nearest_blockwise import (
+    PROBE_BLOCK,
+    PROBE_DEPTH,
+    SPARE_PAIRS,
+    kept_pairs,
+)
 from scoreshield.projection.subspace import DENSITY_BLOCK, DENSITY_DEPTH, KRYLOV_DEPTH
 
 FLOAT32 = 4
@@ -146,7 +151,7 @@ def _nearest(spectrum: _Spectrum) -> SolverWork:
     """After a first subspace each step filters the positive pairs and a few more, and works on
     panels of those and of all that are kept."""
     n, rank = spectrum.n, spectrum.exact_rank()
-    kept = min(n, math.ceil(1.3 * max(rank, math.sqrt(n))) + 12)
+    kept = kept_pairs(rank, n)
     filtered = min(n, rank + SPARE_PAIRS)
     block = min(kept, max(filtered, math.ceil(kept / 2)))
     foretold = 104.0 - 20.0 * spectrum.decades + 25.0 * math.log10(n / 4000)

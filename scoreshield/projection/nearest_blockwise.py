@@ -238,7 +238,7 @@ class DualNewton(Generic[P]):
         density = spectral_density(self._operator, self._algebra)
         expected = density.mass_above(-density.shift_for_trace(float(n)))
         if subspace is None:
-            size = _panel_width(expected, n)
+            size = kept_pairs(expected, n)
             # The Krylov subspace is wider than its block: half of what is kept is enough for it.
             block = min(size, max(math.ceil(expected) + SPARE_PAIRS, math.ceil(size / 2)))
             pairs, density = krylov_start(
@@ -397,7 +397,7 @@ class DualNewton(Generic[P]):
     def _widened(self, subspace: P, density: SpectralDensity) -> RitzPairs[P]:
         """Ritz pairs of G in a given subspace and as many more columns as are kept beside it."""
         algebra, n, kept = self._algebra, self._algebra.n, subspace.shape[1]
-        more = _panel_width(kept, n) - kept
+        more = kept_pairs(kept, n) - kept
         basis = concatenate(
             algebra,
             subspace,
@@ -474,7 +474,7 @@ class DualNewton(Generic[P]):
         return None
 
     def _trimmed(self, pairs: RitzPairs[P]) -> RitzPairs[P]:
-        return leading(self._algebra, pairs, _panel_width(pairs.positive, self._algebra.n))
+        return leading(self._algebra, pairs, kept_pairs(pairs.positive, self._algebra.n))
 
     def _outside(self, pairs: RitzPairs[P], dual: FloatArray) -> tuple[P, P]:
         """Block Krylov subspace of A orthogonal to the kept pairs, and its image G·V."""
@@ -622,7 +622,7 @@ def _rounding(pairs: RitzPairs[P], dual: FloatArray, precision: float) -> float:
     return (1e-13 + precision) * size
 
 
-def _panel_width(positive: float, n: int) -> int:
+def kept_pairs(positive: float, n: int) -> int:
     """Pairs to keep for a number of positive ones.
 
     Those below the cut speed up the filter, and enter the Jacobian by their own weights; no product

@@ -28,6 +28,7 @@ from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.object_path import DEADLINE, ObjectPath
 from pipeline.open import NotPrivateWarning
 from pipeline.place import Place
+from pipeline.progress import Tee
 from pipeline.publish import STORE
 from pipeline.release import Outcome, release
 
@@ -272,30 +273,15 @@ N, D, SIDE, SEED = 150, 16, 64, 7
 """Six blocks, the last ones with an edge."""
 
 
-class Silent:
-    """A reporter that reports to nobody."""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
-
-
 class Interrupted(Exception):
     """Ends a run in this process at a chosen moment."""
 
 
-class InterruptAt(Silent):
+class InterruptAt(Tee):
     """A reporter that raises once ``done`` units of ``stage`` are finished."""
 
     def __init__(self, stage: str, done: int) -> None:
+        super().__init__()
         self._wanted, self._done, self._stage = stage, done, ""
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
@@ -348,7 +334,7 @@ class Curator:
     @staticmethod
     def release(config: Config) -> Outcome:
         """Release in this process, on worker processes of its own."""
-        return release(config, Silent())
+        return release(config, Tee())
 
     @staticmethod
     def interrupt(config: Config, stage: str, done: int) -> None:
@@ -361,7 +347,7 @@ class Curator:
         """Release in test mode: the same bits each time, and on any storage."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotPrivateWarning)
-            return release(config, Silent(), unsafe_seed=SEED)
+            return release(config, Tee(), unsafe_seed=SEED)
 
     @staticmethod
     def contents(release: Place) -> dict[str, bytes]:

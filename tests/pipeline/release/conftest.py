@@ -24,6 +24,7 @@ from pipeline.budget import existing_account, request_for
 from pipeline.config import Config, load_config
 from pipeline.gallery import read_rows
 from pipeline.ledger import Account
+from pipeline.progress import Reporter, Tee
 from pipeline.project import assemble
 from pipeline.release import Outcome, release
 from pipeline.run import Run, prepare_run
@@ -41,30 +42,15 @@ def embeddings(n: int = N, seed: int = 1) -> NDArray[np.float32]:
     return (random.normal(size=(n, D)) + 1.5).astype(np.float32)
 
 
-class Silent:
-    """A reporter that reports to nobody."""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
-
-
 class Interrupted(Exception):
     """Ends a run in this process at a chosen moment."""
 
 
-class InterruptAt(Silent):
+class InterruptAt(Tee):
     """A reporter that raises once ``done`` units of ``stage`` are finished."""
 
     def __init__(self, stage: str, done: int) -> None:
+        super().__init__()
         self._wanted, self._done, self._stage = stage, done, ""
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
@@ -112,9 +98,9 @@ class Curator:
         """The configuration as the pipeline sees it."""
         return load_config(self.configure(**changes))
 
-    def release(self, reporter: Silent | None = None, **changes: Any) -> Outcome:
+    def release(self, reporter: Reporter | None = None, **changes: Any) -> Outcome:
         """Release in this process, on worker processes of its own."""
-        return release(self.load(**changes), reporter or Silent())
+        return release(self.load(**changes), reporter or Tee())
 
     def interrupt(self, stage: str, done: int, **changes: Any) -> None:
         """Leave a run unfinished."""
@@ -239,7 +225,6 @@ def toolbox() -> type:
         wait_until = staticmethod(wait_until)
         interrupted = Interrupted
         interrupt_at = InterruptAt
-        silent = Silent
         n, d, side = N, D, SIDE
 
     return Toolbox

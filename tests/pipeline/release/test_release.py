@@ -31,6 +31,7 @@ from pipeline.ingest import ingest
 from pipeline.keyfile import create_key, read_key
 from pipeline.ledger.verify import adopt_ledger
 from pipeline.open import open_release
+from pipeline.progress import Tee
 from pipeline.release import abandon
 from pipeline.signing import KEY_FILE, load_or_create_signing_key
 from pipeline.sources import _copy_folder
@@ -501,11 +502,11 @@ class TestChangedGallery:
             curator.release()
 
     def test_a_gallery_edited_while_it_is_perturbed_leaves_no_noise_behind(
-        self, curator: Any, toolbox: Any
+        self, curator: Any
     ) -> None:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
 
-        class Editor(toolbox.silent):  # type: ignore[misc]
+        class Editor(Tee):
             def advance(self, done: int, **figures: Any) -> None:
                 if done == 5:
                     swap_two_rows(curator.root / "made.zarr")

@@ -11,6 +11,7 @@ import pytest
 import pipeline.release
 from pipeline.budget import existing_ledger
 from pipeline.preview import preview_periods
+from pipeline.progress import Tee
 from pipeline.release import release
 
 SCHEDULE: dict[str, Any] = {"release": "similar", "period": "monthly"}
@@ -23,7 +24,7 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
     ledger = {**curator.settings["ledger"], "epsilon": 90.0}
     metrics = {"textfile": "scoreshield.prom"}
     config = curator.load(**SCHEDULE, ledger=ledger, metrics=metrics)
-    silent = toolbox.silent()
+    silent = Tee()
     assert preview_periods(config).outlook.fitting == 2
     first = release(config, silent, period="2026-08")
     assert (first.newly, first.path.name) == (True, "similar-2026-08")
@@ -75,7 +76,7 @@ def test_an_interrupted_period_is_resumed(curator: Any, toolbox: Any) -> None:
     config = curator.load(**SCHEDULE)
     with pytest.raises(toolbox.interrupted):
         release(config, toolbox.interrupt_at("perturb", 3), period="2026-08")
-    assert release(config, toolbox.silent(), period="2026-08", performance=True).newly
+    assert release(config, Tee(), period="2026-08", performance=True).newly
     curator.assert_spent_once(release="similar-2026-08")
     reports = config.private / "runs" / "similar-2026-08" / "performance"
     assert stat.S_IMODE(reports.stat().st_mode) == 0o700
@@ -98,11 +99,11 @@ def test_a_published_period_is_settled_though_its_gallery_changed(
     with monkeypatch.context() as patched:
         patched.setattr(pipeline.release, "_conclude", crash)
         with pytest.raises(toolbox.interrupted):
-            release(config, toolbox.silent(), period="2026-08")
+            release(config, Tee(), period="2026-08")
     key_file = config.private / "runs" / "similar-2026-08" / "release.key"
     assert key_file.exists()
     curator.write_source(n=toolbox.n + 10, seed=2)
-    outcome = release(config, toolbox.silent(), period="2026-08")
+    outcome = release(config, Tee(), period="2026-08")
     assert not outcome.newly
     assert not key_file.exists()
     entry = existing_ledger(config).account(outcome.manifest.composition.lineage).entries[0]

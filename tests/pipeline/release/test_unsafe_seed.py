@@ -18,6 +18,7 @@ from pipeline.key_source import unsafe_key
 from pipeline.keyfile import bound_message
 from pipeline.open import NotPrivateWarning, open_release
 from pipeline.plan import GramPlan
+from pipeline.progress import Tee
 from pipeline.project import assemble
 from pipeline.release import Outcome, release
 from pipeline.run import prepare_test_run
@@ -30,9 +31,9 @@ SEED = 7
 FACTOR = {"arrays": ["factor"]}
 
 
-def make(curator: Any, toolbox: Any, seed: int = SEED, **changes: Any) -> Outcome:
+def make(curator: Any, seed: int = SEED, **changes: Any) -> Outcome:
     with pytest.warns(NotPrivateWarning, match="is NOT PRIVATE: made in test mode"):
-        return release(curator.load(**{**FACTOR, **changes}), toolbox.silent(), seed)
+        return release(curator.load(**{**FACTOR, **changes}), Tee(), seed)
 
 
 def run_folder(curator: Any) -> Path:
@@ -116,38 +117,36 @@ class TestEverythingSaysNotPrivate:
 
 class TestReproducible:
     def test_the_same_bits_in_another_folder_with_another_lineage(
-        self, curator: Any, toolbox: Any, tmp_path: Path
+        self, curator: Any, tmp_path: Path
     ) -> None:
         other = type(curator)(tmp_path / "other")
         other.root.mkdir()
         other.write_source()
-        first = make(curator, toolbox).manifest
-        second = make(other, toolbox, block_side=128).manifest
+        first = make(curator).manifest
+        second = make(other, block_side=128).manifest
         assert curator.prepared().gallery.lineage != other.prepared().gallery.lineage
         assert first.release_id == second.release_id
         assert first.arrays["factor"].sha256 == second.arrays["factor"].sha256
-        third = make(curator, toolbox, SEED + 1).manifest
+        third = make(curator, SEED + 1).manifest
         assert third.release_id != first.release_id
         assert third.noisy != first.noisy
 
-    def test_a_named_one_keeps_its_seed(self, curator: Any, toolbox: Any) -> None:
-        made = make(curator, toolbox, release="faces")
+    def test_a_named_one_keeps_its_seed(self, curator: Any) -> None:
+        made = make(curator, release="faces")
         assert made.path.name == "faces-not-private"
         with pytest.raises(ConfigurationError, match="unsafe_seed = 7, this configuration says 8"):
-            release(curator.load(**FACTOR, release="faces"), toolbox.silent(), 8)
+            release(curator.load(**FACTOR, release="faces"), Tee(), 8)
         shutil.rmtree(curator.root / "private" / "test-runs")
         with (
             pytest.warns(NotPrivateWarning),
             pytest.raises(ConfigurationError, match="another release: it has not_private_reason"),
         ):
-            release(curator.load(**FACTOR, release="faces"), toolbox.silent(), 8)
+            release(curator.load(**FACTOR, release="faces"), Tee(), 8)
 
 
 class TestApartFromRealRuns:
-    def test_a_real_release_is_made_beside_it_and_spends_once(
-        self, curator: Any, toolbox: Any
-    ) -> None:
-        demonstration = make(curator, toolbox, release="faces")
+    def test_a_real_release_is_made_beside_it_and_spends_once(self, curator: Any) -> None:
+        demonstration = make(curator, release="faces")
         real = curator.release(**FACTOR, release="faces")
         assert real.newly
         assert real.manifest.private
@@ -155,7 +154,7 @@ class TestApartFromRealRuns:
         assert real.manifest.noisy != demonstration.manifest.noisy
         curator.assert_spent_once(**FACTOR, release="faces")
         spent = curator.account().spent
-        assert not make(curator, toolbox, release="faces").newly
+        assert not make(curator, release="faces").newly
         assert curator.account().spent == spent
 
     def test_an_unfinished_real_run_is_left_alone(self, curator: Any, toolbox: Any) -> None:
@@ -164,7 +163,7 @@ class TestApartFromRealRuns:
             watch.look()
             folder = curator.prepared(**FACTOR, release="faces").folder
             before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
-            make(curator, toolbox, release="faces")
+            make(curator, release="faces")
             assert {
                 path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()
             } == before
@@ -174,7 +173,7 @@ class TestApartFromRealRuns:
             curator.expected_noisy(watch.key, **FACTOR, release="faces"),
         )
 
-    def test_a_real_runs_folder_in_its_place_is_refused(self, curator: Any, toolbox: Any) -> None:
+    def test_a_real_runs_folder_in_its_place_is_refused(self, curator: Any) -> None:
         curator.interrupt("perturb", 4, **FACTOR, release="faces")
         config = curator.load(**FACTOR, release="faces")
         gallery = known_gallery(config)
@@ -184,11 +183,11 @@ class TestApartFromRealRuns:
         place.parent.mkdir()
         shutil.copytree(real, place)
         with pytest.raises(ConfigurationError, match="unsafe_seed = None"):
-            release(config, toolbox.silent(), SEED)
+            release(config, Tee(), SEED)
         (place / "run.json").unlink()
         key = (place / "release.key").read_bytes()
         with pytest.raises(IntegrityFailure, match="holds the key of another run"):
-            release(config, toolbox.silent(), SEED)
+            release(config, Tee(), SEED)
         assert (place / "release.key").read_bytes() == key
 
     def test_a_real_release_never_takes_the_name_of_one(self, curator: Any) -> None:
@@ -196,9 +195,9 @@ class TestApartFromRealRuns:
             curator.load(release="faces-not-private")
 
     def test_a_signed_demonstration_under_a_real_name_is_not_taken_for_the_release(
-        self, curator: Any, toolbox: Any
+        self, curator: Any
     ) -> None:
-        made = make(curator, toolbox, release="faces")
+        made = make(curator, release="faces")
         made.path.rename(made.path.with_name("faces"))
         with (
             pytest.warns(NotPrivateWarning),
@@ -224,7 +223,7 @@ class TestResumed:
     ) -> None:
         with pytest.raises(Exception, match=r"^$"):
             release(curator.load(**FACTOR), toolbox.interrupt_at("perturb", 5), SEED)
-        resumed = make(curator, toolbox)
+        resumed = make(curator)
         assert resumed.newly
         assert verify_release(resumed.path).ok
         config = curator.load(**FACTOR)
@@ -244,7 +243,7 @@ class TestResumed:
             release(curator.load(**FACTOR), toolbox.interrupt_at("perturb", 5), SEED)
         curator.write_source(seed=2)
         with pytest.raises(IntegrityFailure, match="other content"):
-            release(curator.load(**FACTOR), toolbox.silent(), SEED)
+            release(curator.load(**FACTOR), Tee(), SEED)
 
 
 def test_a_real_release_says_nothing_of_the_kind(finished: Any) -> None:

@@ -45,22 +45,6 @@ def may_mount() -> bool:
     return made.returncode == 0
 
 
-class Silent:
-    """A reporter that reports to nobody."""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
-
-
 @dataclass
 class Site:
     """A folder with a source and a configuration, and the services that were started for it."""
@@ -68,7 +52,6 @@ class Site:
     root: Path
     port: int = field(default_factory=free_port)
     services: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    silent: Silent = field(default_factory=Silent)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pipeline.cluster.certificates import make_certificates
 from pipeline.cluster_config import AddressCluster
 from pipeline.config import load_config
 from pipeline.errors import ScoreShieldError, exit_code
+from pipeline.progress import Tee
 from pipeline.release import release
 
 
@@ -34,7 +35,7 @@ def refused(site: Any, code: int, **changes: Any) -> list[str]:
     """The lines with which a release is refused."""
     config = load_config(site.configure("refused.yaml", **changes))
     with pytest.raises(ScoreShieldError) as caught:
-        release(config, site.silent)
+        release(config, Tee())
     assert exit_code(caught.value) == code
     assert nothing_spent(site)
     return str(caught.value).splitlines()
