@@ -155,7 +155,7 @@ class TestWhatIsRefused:
         begun = time.monotonic()
         with pytest.raises(ConfigurationError, match="printed no secret within"):
             read_secret(source)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
         time.sleep(2.2)
         assert not mark.exists()
 
