@@ -257,7 +257,7 @@ class DualNewton(Generic[P]):
         return state
 
     def taken_over(self, state: NearestState[Any], subspace: P) -> NearestState[P]:
-        """The state of a solver whose panels live elsewhere, read anew here: one product.
+        """The dual point of a solver with other panels, read anew here: one product and iteration.
 
         Parameters
         ----------
@@ -267,7 +267,7 @@ class DualNewton(Generic[P]):
         basis = orthonormalise(self._algebra, subspace)
         image = self._operator.matmat(basis)
         pairs = rayleigh_ritz(self._algebra, basis, image, state.dual, state.pairs.lower)
-        return self._state(state.dual, pairs, state.density, state.history[:-1])
+        return self._state(state.dual, pairs, state.density, state.history)
 
     def spans_all(self, state: NearestState[P]) -> bool:
         """Whether the subspace is the whole space, so that nothing can be missed."""

@@ -21,6 +21,9 @@ FloatArray = npt.NDArray[np.float64]
 ASYMMETRY_LIMIT = 1e-8
 """Largest |a_ij − a_ji|, relative to the largest |a_ij|, that counts as rounding."""
 
+LARGEST_ENTRY = 1e15
+"""Largest |a_ij| beside which the unit diagonal still has a digit in float64."""
+
 PANEL = 256
 """Rows or columns that are handled at once where a full temporary matrix is to be avoided."""
 
@@ -59,8 +62,8 @@ class DenseOperator:
     Raises
     ------
     InputRejected
-        When the array is not square, not real, not finite, or not symmetric; the message names
-        the first offending position.
+        When the array is not square, not real, not finite, not symmetric, or larger than
+        ``LARGEST_ENTRY`` off the diagonal; the message names the first offending position.
     """
 
     def __init__(self, array: npt.ArrayLike) -> None:
@@ -68,6 +71,7 @@ class DenseOperator:
         _refuse_non_finite(matrix)
         _symmetrise(matrix)
         np.fill_diagonal(matrix, 1.0)
+        _refuse_oversized_entries(matrix)
         matrix.flags.writeable = False
         self._array = matrix
 
@@ -228,6 +232,19 @@ def _refuse_non_finite(matrix: FloatArray) -> None:
             raise InputRejected(
                 f"the noisy matrix holds {matrix[i, j]} at row {i}, column {j}, expected finite "
                 "numbers; a NaN here usually means a block that was never written"
+            )
+
+
+def _refuse_oversized_entries(matrix: FloatArray) -> None:
+    for rows in panels(matrix.shape[0]):
+        oversized = np.abs(matrix[rows]) > LARGEST_ENTRY
+        if oversized.any():
+            i, j = (int(k) for k in np.argwhere(oversized)[0])
+            i += rows.start
+            raise InputRejected(
+                f"the noisy matrix holds {matrix[i, j]:g} at row {i}, column {j}, expected at most "
+                f"{LARGEST_ENTRY:g} in size: beside it the unit diagonal is lost to rounding; "
+                "check the scale of the matrix"
             )
 
 

@@ -1,9 +1,10 @@
-"""``nearest`` by products in memory: first steps in single precision, the last ones in double.
+"""``nearest`` by products in memory: start and end in double precision, steps between in single.
 
-A step of the dual Newton method gains a factor of 2 to 20 wherever it starts, so what the first
-steps round away the next one finds again. In single precision their products and their work on
-panels take half the time. Dual vector and subspace then go over. All that is read of them
-afterwards, the certificate with it, is in double precision and owes nothing to how they were found.
+What a step of the dual Newton method rounds away the next one finds again, so only the last ones
+need all digits. In single precision products and linear combinations of panels take half the time.
+The start is in double precision: without noise it is the answer already, and it says how far single
+precision gets. So is everything from the handover on: the subspace is multiplied anew, and the
+certificate is as independent of how it was found as it always is.
 """
 
 from __future__ import annotations
@@ -21,10 +22,19 @@ from scoreshield.projection.operator import DenseOperator, FloatArray, Symmetric
 from scoreshield.projection.panels import ArrayPanels
 from scoreshield.projection.result import Iteration
 from scoreshield.projection.solution import Solution
+from scoreshield.projection.subspace import RitzPairs
 
 HANDOVER_RESIDUAL = 1e-5
 """Rms diagonal residual at which double precision takes over at the latest: ten times what
 single precision reaches at moderate noise (measured)."""
+
+ROUNDED_RESIDUAL = 0.1
+"""The same in units of the rounding of A's largest eigenvalue, for large noise. Single precision
+gets to 0.001 to 0.01 of it (measured), but what it gains there double precision has to repeat."""
+
+LARGEST_ROUNDING = 1e-2
+"""Rounding of the largest eigenvalue of A, beside the unit diagonal that is asked for, above which
+single precision is of no use."""
 
 MOST_IDLE_STEPS = 3
 """Steps in single precision without a smaller residual before double precision takes over."""
@@ -76,12 +86,17 @@ def nearest_in_memory(
     """
     require_tolerance(tolerance, max_iterations)
     algebra = ArrayPanels(operator.n)
-    state: NearestState[npt.NDArray[Any]] | None = None
-    if isinstance(operator, DenseOperator):
-        first = _first_steps(operator.array, tolerance, max_iterations, progress)
-        state = DualNewton(operator, algebra).taken_over(
-            first, first.pairs.vectors.astype(np.float64)
-        )
+    solver = DualNewton(operator, algebra)
+    state, steps = solver.start(None), 0
+    if (
+        isinstance(operator, DenseOperator)
+        and not solver.spans_all(state)
+        and _rounding(state) <= LARGEST_ROUNDING
+        and _gains(state, tolerance, max_iterations)
+    ):
+        reached = _reached(operator.array, state, tolerance, max_iterations, progress)
+        steps = len(reached.history) - len(state.history)
+        state = solver.taken_over(reached, reached.pairs.vectors.astype(np.float64))
     solution = nearest_blockwise(
         operator,
         algebra,
@@ -90,40 +105,46 @@ def nearest_in_memory(
         progress=progress,
         resume_from=state,
     )
-    return replace(
-        solution,
-        parameters={
-            **solution.parameters,
-            "single_precision_iterations": 0 if state is None else len(state.history) - 1,
-        },
-    )
+    parameters = {**solution.parameters, "single_precision_iterations": steps}
+    return replace(solution, parameters=parameters)
 
 
-def _first_steps(
+def _reached(
     array: FloatArray,
+    start: NearestState[FloatArray],
     tolerance: float,
     max_iterations: int,
     progress: Callable[[Iteration], None] | None,
 ) -> NearestState[npt.NDArray[Any]]:
-    """Steps until double precision has to take over, or they run out."""
+    """How far steps in single precision get from a start; it and all of them are reported."""
     solver = DualNewton(SinglePrecision(array), ArrayPanels(len(array), np.float32))
-    state = solver.start(None)
-    while _gains(state, tolerance) and len(state.history) < max_iterations:
+    pairs = RitzPairs[npt.NDArray[Any]](
+        start.pairs.values,
+        start.pairs.vectors.astype(np.float32),
+        start.pairs.image.astype(np.float32),
+        start.pairs.lower,
+    )
+    state = solver.resumed(replace(start, pairs=pairs))
+    report(progress, state.history)
+    while _gains(state, tolerance, max_iterations):
         following = solver.step(state)
         if following is None:
             break
-        # The last state is reported when it has been read in double precision.
-        report(progress, state.history)
         state = following
+        report(progress, state.history)
     return state
 
 
-def _gains(state: NearestState[npt.NDArray[Any]], tolerance: float) -> bool:
-    """Whether the residual is above what single precision rounds, and still falls."""
+def _gains(state: NearestState[npt.NDArray[Any]], tolerance: float, max_iterations: int) -> bool:
+    """Whether one more step in single precision is of use: the residual is above what is rounded
+    and still falls, and an iteration is left for double precision."""
     residuals = [step.residual for step in state.history]
-    largest = max(abs(float(state.pairs.values[0])), abs(state.pairs.lower))
-    # Ten times the least residual that was measured at large noise.
-    rounding = 0.1 * float(np.finfo(np.float32).eps) * largest
+    enough = max(tolerance, HANDOVER_RESIDUAL, ROUNDED_RESIDUAL * _rounding(state))
     idle = len(residuals) - 1 - int(np.argmin(residuals))
-    enough = max(tolerance, HANDOVER_RESIDUAL, rounding)
-    return residuals[-1] > enough and idle < MOST_IDLE_STEPS
+    return residuals[-1] > enough and idle < MOST_IDLE_STEPS and len(residuals) < max_iterations - 1
+
+
+def _rounding(state: NearestState[npt.NDArray[Any]]) -> float:
+    """What single precision rounds off the largest eigenvalue of A."""
+    largest = max(abs(float(state.pairs.values[0])), abs(state.pairs.lower))
+    return float(np.finfo(np.float32).eps) * largest

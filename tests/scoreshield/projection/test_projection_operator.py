@@ -39,6 +39,10 @@ class ArrayByProducts:
         (np.array([["a", "b"], ["b", "a"]]), "expected real numbers"),
         (np.array([[1.0, np.nan], [np.nan, 1.0]]), "nan at row 0, column 1"),
         (np.array([[1.0, 0.0], [0.0, -np.inf]]), "-inf at row 1, column 1"),
+        (
+            np.array([[1.0, -2e15], [-2e15, 1.0]]),
+            r"holds -2e\+15 at row 0, column 1",
+        ),
         (np.array([[1.0, 0.5, 0], [0.5, 1, 0.2], [0, 0.3, 1]]), r"0\.2\S* at \(1, 2\)"),
     ],
 )
@@ -55,6 +59,13 @@ def test_names_positions_beyond_the_first_panel():
     array[400, 550] = array[550, 400] = np.nan
     with pytest.raises(InputRejected, match="row 400, column 550"):
         DenseOperator(array)
+    array[400, 550] = array[550, 400] = 1e16
+    with pytest.raises(InputRejected, match=r"holds 1e\+16 at row 400, column 550"):
+        DenseOperator(array)
+
+
+def test_the_diagonal_may_be_as_large_as_it_likes():
+    assert DenseOperator(np.diag([1e300, -3.0])).array.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_asymmetry_at_rounding_level_is_averaged():

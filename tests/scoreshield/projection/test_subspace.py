@@ -17,6 +17,7 @@ from scoreshield.projection.subspace import (
     rayleigh_ritz,
     refine,
     residual_norms,
+    ritz_values,
     top_eigenpairs,
 )
 
@@ -129,6 +130,16 @@ def test_a_subspace_grows_by_extra_columns():
         grown = refine(Matrix(array), algebra, grown, zero, 8)
     np.testing.assert_allclose(grown.values[:15], np.arange(20.0, 5.0, -1.0), atol=1e-5)
     np.testing.assert_array_equal(leading(algebra, grown, 5).values, grown.values[:5])
+
+
+def test_ritz_values_are_those_of_the_pairs_at_any_dual_vector():
+    array = SPECTRA["semicircle edge"]
+    algebra, zero = ArrayPanels(160), np.zeros(160)
+    pairs, _ = krylov_start(Matrix(array), algebra, zero, 30)
+    dual = np.linspace(-1.0, 2.0, 160)
+    read = rayleigh_ritz(algebra, pairs.vectors, pairs.image, dual, pairs.lower)
+    values = ritz_values(algebra, pairs.vectors, pairs.image, dual)
+    np.testing.assert_allclose(values, read.values, atol=1e-12 * abs(read.values[0]))
 
 
 def test_a_filter_whose_interval_falls_short_recovers():
