@@ -23,7 +23,7 @@ from scoreshield.errors import InputRejected
 
 SUFFIXES = (".parquet", ".pq")
 _BUFFER_BYTES = 2**20
-_BATCH_BYTES = 2**21
+_BATCH_BYTES = 2**19
 _FIRST_ROWS = 1024
 
 
