@@ -299,7 +299,8 @@ class DualNewton(Generic[P]):
             dual = state.dual + step * direction
             pairs = self._refined(pairs, dual, wanted=pairs.positive + SPARE_PAIRS)
             # The refined subspace sees more of φ at the old point as well.
-            value = max(value, dual_value(self._values_at(pairs, state.dual), state.dual))
+            before = ritz_values(self._algebra, pairs.vectors, pairs.image, state.dual)
+            value = max(value, dual_value(before, state.dual))
             if dual_value(pairs.values, dual) <= value + _rounding(
                 pairs, dual, self._algebra.precision
             ):
@@ -431,10 +432,6 @@ class DualNewton(Generic[P]):
     def _at(self, pairs: RitzPairs[P], dual: FloatArray, lift: float = 0.0) -> RitzPairs[P]:
         """The subspace read at another dual vector, without a product."""
         return rayleigh_ritz(self._algebra, pairs.vectors, pairs.image, dual, pairs.lower + lift)
-
-    def _values_at(self, pairs: RitzPairs[P], dual: FloatArray) -> FloatArray:
-        """The Ritz values alone."""
-        return ritz_values(self._algebra, pairs.vectors, pairs.image, dual)
 
     def _gradient(self, pairs: RitzPairs[P]) -> FloatArray:
         """∇φ(y) = diag P₊(A) − 1, (n,)."""
