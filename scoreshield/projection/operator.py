@@ -8,7 +8,7 @@ by definition and carries no information.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -224,28 +224,36 @@ def _square_float64(array: npt.NDArray[Any]) -> FloatArray:
 
 def _refuse_non_finite(matrix: FloatArray) -> None:
     # LAPACK may hang on NaN, so this comes before any decomposition.
-    for rows in panels(matrix.shape[0]):
-        bad = ~np.isfinite(matrix[rows])
-        if bad.any():
-            i, j = (int(k) for k in np.argwhere(bad)[0])
-            i += rows.start
-            raise InputRejected(
-                f"the noisy matrix holds {matrix[i, j]} at row {i}, column {j}, expected finite "
-                "numbers; a NaN here usually means a block that was never written"
-            )
+    found = _first_where(matrix, lambda rows: ~np.isfinite(rows))
+    if found is not None:
+        i, j = found
+        raise InputRejected(
+            f"the noisy matrix holds {matrix[i, j]} at row {i}, column {j}, expected finite "
+            "numbers; a NaN here usually means a block that was never written"
+        )
 
 
 def _refuse_oversized_entries(matrix: FloatArray) -> None:
+    found = _first_where(matrix, lambda rows: np.abs(rows) > LARGEST_ENTRY)
+    if found is not None:
+        i, j = found
+        raise InputRejected(
+            f"the noisy matrix holds {matrix[i, j]:g} at row {i}, column {j}, expected at most "
+            f"{LARGEST_ENTRY:g} in size: beside it the unit diagonal is lost to rounding; "
+            "check the scale of the matrix"
+        )
+
+
+def _first_where(
+    matrix: FloatArray, is_bad: Callable[[FloatArray], npt.NDArray[np.bool_]]
+) -> tuple[int, int] | None:
+    """Row and column of the first bad entry, looked for a few rows at a time."""
     for rows in panels(matrix.shape[0]):
-        oversized = np.abs(matrix[rows]) > LARGEST_ENTRY
-        if oversized.any():
-            i, j = (int(k) for k in np.argwhere(oversized)[0])
-            i += rows.start
-            raise InputRejected(
-                f"the noisy matrix holds {matrix[i, j]:g} at row {i}, column {j}, expected at most "
-                f"{LARGEST_ENTRY:g} in size: beside it the unit diagonal is lost to rounding; "
-                "check the scale of the matrix"
-            )
+        bad = is_bad(matrix[rows])
+        if bad.any():
+            i, j = (int(k) for k in np.argwhere(bad)[0])
+            return i + rows.start, j
+    return None
 
 
 def _symmetrise(matrix: FloatArray) -> None:

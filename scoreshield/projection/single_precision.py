@@ -22,7 +22,6 @@ from scoreshield.projection.operator import DenseOperator, FloatArray, Symmetric
 from scoreshield.projection.panels import ArrayPanels
 from scoreshield.projection.result import Iteration
 from scoreshield.projection.solution import Solution
-from scoreshield.projection.subspace import RitzPairs
 
 HANDOVER_RESIDUAL = 1e-5
 """Rms diagonal residual at which double precision takes over at the latest: ten times what
@@ -111,18 +110,17 @@ def nearest_in_memory(
 
 def _reached(
     array: FloatArray,
-    start: NearestState[FloatArray],
+    start: NearestState[npt.NDArray[Any]],
     tolerance: float,
     max_iterations: int,
     progress: Callable[[Iteration], None] | None,
 ) -> NearestState[npt.NDArray[Any]]:
     """How far steps in single precision get from a start; it and all of them are reported."""
     solver = DualNewton(SinglePrecision(array), ArrayPanels(len(array), np.float32))
-    pairs = RitzPairs[npt.NDArray[Any]](
-        start.pairs.values,
-        start.pairs.vectors.astype(np.float32),
-        start.pairs.image.astype(np.float32),
-        start.pairs.lower,
+    pairs = replace(
+        start.pairs,
+        vectors=start.pairs.vectors.astype(np.float32),
+        image=start.pairs.image.astype(np.float32),
     )
     state = solver.resumed(replace(start, pairs=pairs))
     report(progress, state.history)

@@ -14,16 +14,18 @@ import yaml
 from pipeline.audit import CURATOR_ONLY, audit_config
 from pipeline.config import Config, load_config
 from pipeline.errors import ConfigurationError, ParameterError
+from pipeline.progress import Tee
 from scoreshield.audit import audit, plan_audit
 
 # Of the standard library, so that worker processes can import it.
 COUNTED_KEY = partial(int.to_bytes, length=32, byteorder="big")
 
 
-class Recorder:
+class Recorder(Tee):
     """A reporter that remembers what it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.begun: dict[str, int | None] = {}
         self.advanced: list[int] = []
 
@@ -32,12 +34,6 @@ class Recorder:
 
     def advance(self, done: int, **figures: Any) -> None:
         self.advanced.append(done)
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
 
 
 def configuration(folder: Path, n: int, **privacy: Any) -> Config:

@@ -15,26 +15,19 @@ from pipeline.config import Config, load_config
 from pipeline.errors import ConfigurationError, InputRejected
 from pipeline.gallery import content_digest, read_rows
 from pipeline.ingest import ingest
+from pipeline.progress import Tee
 from pipeline.sources import known_gallery, prepare_gallery, source_shape
 
 
-class Told:
+class Told(Tee):
     """A reporter that remembers its stages."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stages: list[str] = []
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
         self.stages.append(f"{stage} {total}")
-
-    def advance(self, done: int, **figures: Any) -> None:
-        pass
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
 
 
 def write(path: Path, seed: int = 1, n: int = 20) -> None:

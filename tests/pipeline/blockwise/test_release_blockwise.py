@@ -11,6 +11,7 @@ import pytest
 from pipeline.config import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.open import open_release
+from pipeline.progress import Tee
 from pipeline.release import release
 from pipeline.verify import verify_release
 
@@ -23,24 +24,16 @@ cluster: {workers: 2, memory_limit: 1GiB}
 """
 
 
-class Told:
+class Told(Tee):
     """A reporter that keeps what it is told of the iterations."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.steps: list[dict[str, Any]] = []
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        pass
 
     def advance(self, done: int, **figures: Any) -> None:
         if "products" in figures:
             self.steps.append(figures)
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
 
 
 def configured(folder: Path, rank: str = "auto") -> Path:

@@ -6,26 +6,21 @@ from typing import Any
 
 import pytest
 
-from pipeline.progress import _shown
+from pipeline.progress import Tee, _shown
 from pipeline.project_blockwise import Progress
 from pipeline.solving import Solving
 from scoreshield.projection.result import Iteration
 
 
-class Told:
+class Told(Tee):
     """A reporter that keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lines: list[dict[str, Any]] = []
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None: ...
 
     def advance(self, done: int, **figures: Any) -> None:
         self.lines.append({"done": done, **figures})
-
-    def end(self, **figures: Any) -> None: ...
-
-    def note(self, event: str, **figures: Any) -> None: ...
 
 
 class Clock:

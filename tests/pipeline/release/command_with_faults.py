@@ -98,10 +98,11 @@ ACCIDENTS: dict[str, Callable[[], None]] = {
 }
 
 
-class Moments:
+class Moments(progress.Tee):
     """A reporter that lets an accident happen, once, when its moment has come."""
 
     def __init__(self, accidents: dict[str, str]) -> None:
+        super().__init__()
         self._accidents, self._stage = accidents, ""
 
     def reach(self, moment: str) -> None:
@@ -117,12 +118,6 @@ class Moments:
 
     def advance(self, done: int, **figures: Any) -> None:
         self.reach(f"{self._stage}:{done}")
-
-    def end(self, **figures: Any) -> None:
-        pass
-
-    def note(self, event: str, **figures: Any) -> None:
-        pass
 
 
 def watch(moments: Moments, moment: str, place: Any, name: str) -> None:
