@@ -25,18 +25,18 @@ import numpy as np
 import psutil
 from distributed import Client
 
-from pipeline import blocks
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster, load_config
-from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, NoisyBlocks
-from pipeline.panel_file import row_ranges
-from pipeline.panel_store import ClusterPanels
-from pipeline.plan import automatic_block_side
+from pipeline.config.model import Cluster, load_config
+from pipeline.plan.geometry import Triangle
+from pipeline.plan.gram import automatic_block_side
 from pipeline.progress import JsonLines, Tee
-from pipeline.record import Timings
-from pipeline.release import release
-from scoreshield.encoding import Encoding, Precision, choose_encoding
+from pipeline.project.operator import ClusterOperator, NoisyBlocks
+from pipeline.project.panel_file import row_ranges
+from pipeline.project.panel_store import ClusterPanels
+from pipeline.run.record import Timings
+from pipeline.run.release import release
+from pipeline.storage import blocks
+from scoreshield.noise.encoding import Encoding, Precision, choose_encoding
 
 REPETITIONS = 3
 

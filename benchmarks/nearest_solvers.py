@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from projection import by_cvxpy, clean_and_noisy, cpu_time, relative_distance
 
-from scoreshield.projection.nearest import nearest_correlation
+from scoreshield.projection.dense.nearest import nearest_correlation
+from scoreshield.projection.dense.single_precision import nearest_in_memory
 from scoreshield.projection.operator import DenseOperator
-from scoreshield.projection.single_precision import nearest_in_memory
 from scoreshield.projection.solution import in_memory
 
 TOLERANCE = 1e-6

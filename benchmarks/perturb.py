@@ -33,18 +33,18 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 from numpy.typing import NDArray
 
-from pipeline.blocks import create_store
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
-from pipeline.durable import make_private
-from pipeline.gallery import create_embeddings, panels
-from pipeline.keyfile import commitment, create_key
-from pipeline.perturb import PerturbJob, perturb_block
-from pipeline.plan import ReleasePlan, plan_release
-from pipeline.window import run_tasks
-from scoreshield.encoding import FLOAT32, Encoding
-from scoreshield.fixedpoint import to_fixed
-from scoreshield.mechanism import calibrate_gram
+from pipeline.cluster.window import run_tasks
+from pipeline.config.model import Cluster
+from pipeline.gallery.dense import create_embeddings, panels
+from pipeline.perturb.keyfile import commitment, create_key
+from pipeline.perturb.tasks import PerturbJob, perturb_block
+from pipeline.plan.gram import ReleasePlan, plan_release
+from pipeline.storage.blocks import create_store
+from pipeline.storage.durable import make_private
+from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.noise.encoding import FLOAT32, Encoding
 
 EPSILON, DELTA = 8.0, 1e-6
 GALLERY = "gallery.zarr"
@@ -153,7 +153,7 @@ def perturb_stage(
             {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
         )
         with open_cluster(cluster, folder / "scratch") as client:
-            return measured(client, "pipeline.perturb", run, Path(job.store))
+            return measured(client, "pipeline.perturb.tasks", run, Path(job.store))
 
 
 def plain_script(place: Path, plan: ReleasePlan, workers: int) -> Measurement:

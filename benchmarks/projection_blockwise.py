@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from scoreshield.projection import DenseOperator
-from scoreshield.projection.aap_blockwise import aap_blockwise
-from scoreshield.projection.box_correction import BoxCorrection
-from scoreshield.projection.eigen import full_spectrum
-from scoreshield.projection.nearest import nearest_correlation
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
+from scoreshield.projection.blockwise.aap import aap_blockwise
+from scoreshield.projection.blockwise.box_correction import BoxCorrection
+from scoreshield.projection.blockwise.nearest import nearest_blockwise
+from scoreshield.projection.blockwise.panels import ArrayPanels
+from scoreshield.projection.blockwise.shrink import shrink_blockwise
+from scoreshield.projection.dense.eigen import full_spectrum
+from scoreshield.projection.dense.nearest import nearest_correlation
+from scoreshield.projection.dense.shrink import eigenvalue_shrinkage
+from scoreshield.projection.dense.single_precision import SinglePrecision
 from scoreshield.projection.operator import FloatArray
-from scoreshield.projection.panels import ArrayPanels
-from scoreshield.projection.shrink import eigenvalue_shrinkage
-from scoreshield.projection.shrink_blockwise import shrink_blockwise
-from scoreshield.projection.single_precision import SinglePrecision
 from scoreshield.projection.solution import Solution, in_memory
 
 PAPER_ITERATIONS = 150

@@ -28,12 +28,12 @@ import pyarrow.csv
 from numpy.typing import NDArray
 from perturb import perturb_stage
 
-from pipeline.gallery import Gallery, create_embeddings, describe, open_gallery, panels
+from pipeline.gallery.dense import Gallery, create_embeddings, describe, open_gallery, panels
+from pipeline.gallery.sparse import panels_of, row_pointers
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
-from pipeline.plan import GramPlan, plan_release
-from pipeline.sparse_gallery import panels_of, row_pointers
-from scoreshield.fixedpoint import to_fixed
-from scoreshield.mechanism import calibrate_gram
+from pipeline.plan.gram import GramPlan, plan_release
+from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.mechanisms.gaussian import calibrate_gram
 
 EPSILON, DELTA, DENSE_FEATURES = 8.0, 1e-6, 128
 TARGET = 1.5

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.fixedpoint import to_fixed
-from scoreshield.metrics import (
+from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.noise.sampler import KEY_BYTES
+from scoreshield.prepared import PreparedGallery, scores_mechanism
+from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
+from scoreshield.utility.metrics import (
     chance_mean_reciprocal_rank,
     chance_recall_at,
     mean_reciprocal_rank,
     recall_at,
 )
-from scoreshield.noise import KEY_BYTES
-from scoreshield.prepared import PreparedGallery, scores_mechanism
-from scoreshield.sensitivity import FULL_RANGE, Adjacency
 
 COLUMNS = ("recall_at_1", "recall_at_5", "mrr_at_10")
 

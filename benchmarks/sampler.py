@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scoreshield import noise
+from scoreshield.noise import sampler as noise
 
 PIECE = 32 * noise.TILE
 WHOLE = slice(0, noise.TILE)

@@ -30,13 +30,13 @@ from perturb import GALLERY, make_inputs, perturb_stage
 from threadpoolctl import threadpool_limits
 
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
-from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, NoisyBlocks
-from pipeline.panel_file import row_ranges
-from pipeline.panel_store import ClusterPanels
-from pipeline.plan import automatic_block_side
-from scoreshield.encoding import choose_encoding
+from pipeline.config.model import Cluster
+from pipeline.plan.geometry import Triangle
+from pipeline.plan.gram import automatic_block_side
+from pipeline.project.operator import ClusterOperator, NoisyBlocks
+from pipeline.project.panel_file import row_ranges
+from pipeline.project.panel_store import ClusterPanels
+from scoreshield.noise.encoding import choose_encoding
 
 MEMORY_LIMIT = 6 * 2**30
 PRODUCTS = 3

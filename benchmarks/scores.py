@@ -39,20 +39,20 @@ from perturb import (
     scratch,
 )
 
-from pipeline.blocks import create_store
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
-from pipeline.durable import make_private
-from pipeline.gallery import ARRAY_NAME, create_embeddings, panels
-from pipeline.geometry import Rectangle
-from pipeline.keyfile import commitment, create_key
-from pipeline.perturb import ScoresJob, perturb_scores
-from pipeline.plan_scores import ScoresPlan, plan_scores
-from pipeline.queries import Queries, keep_queries, kept_queries, queries_digest
-from pipeline.window import run_tasks
-from scoreshield.fixedpoint import to_fixed
+from pipeline.cluster.window import run_tasks
+from pipeline.config.model import Cluster
+from pipeline.gallery.dense import ARRAY_NAME, create_embeddings, panels
+from pipeline.ingest.queries import Queries, keep_queries, kept_queries, queries_digest
+from pipeline.perturb.keyfile import commitment, create_key
+from pipeline.perturb.tasks import ScoresJob, perturb_scores
+from pipeline.plan.geometry import Rectangle
+from pipeline.plan.scores import ScoresPlan, plan_scores
+from pipeline.storage.blocks import create_store
+from pipeline.storage.durable import make_private
+from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.prepared import scores_mechanism
-from scoreshield.sensitivity import FULL_RANGE, Adjacency
+from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
 
 _ROWS = 8192
 
@@ -167,7 +167,7 @@ def timed(folder: Path, workers: int, name: str, task: Any, job: Any) -> Measure
         {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
     )
     with open_cluster(cluster, folder / "scratch") as client:
-        return measured(client, "pipeline.perturb", run, Path(job.store))
+        return measured(client, "pipeline.perturb.tasks", run, Path(job.store))
 
 
 def report(

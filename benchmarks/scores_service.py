@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from scoreshield import PreparedGallery, release_scores
-from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
+from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 
 Times = tuple[float, float]
 

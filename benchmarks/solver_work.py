@@ -1,8 +1,8 @@
 """What a blockwise projection does, counted: products, columns, rounds, panel bytes, operations.
 
-`pipeline/solver_work.py` foretells these numbers from sizes alone. Its constants come from this
-table: the solvers on stored panels as on a cluster, but in one process, with the noisy matrix in
-memory. What was foretold stands beside what was counted, as foretold / counted.
+`pipeline/plan/solver_work.py` foretells these numbers from sizes alone. Its constants come from
+this table: the solvers on stored panels as on a cluster, but in one process, with the noisy matrix
+in memory. What was foretold stands beside what was counted, as foretold / counted.
 
     python benchmarks/solver_work.py --n 1000 2000 --sigma 0.1 1 10 100 --methods shrink nearest aap
 """
@@ -24,18 +24,18 @@ from unittest.mock import patch
 import numpy as np
 from blockwise import clustered
 
-from pipeline import operator, panel_store
-from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, box_correction
-from pipeline.panel_file import PanelFile, row_ranges
-from pipeline.panel_store import ClusterPanels, StoredTerm
-from pipeline.solver_work import EIGENDECOMPOSITION_FLOPS, foretell_work
-from scoreshield.mechanism import calibrate_gram
-from scoreshield.projection import subspace
-from scoreshield.projection.aap_blockwise import aap_blockwise
-from scoreshield.projection.blockwise import LINEAR_SAFETY
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
-from scoreshield.projection.shrink_blockwise import shrink_blockwise
+from pipeline.plan.geometry import Triangle
+from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS, foretell_work
+from pipeline.project import operator, panel_store
+from pipeline.project.operator import ClusterOperator, box_correction
+from pipeline.project.panel_file import PanelFile, row_ranges
+from pipeline.project.panel_store import ClusterPanels, StoredTerm
+from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.projection.blockwise import subspace
+from scoreshield.projection.blockwise.aap import aap_blockwise
+from scoreshield.projection.blockwise.methods import LINEAR_SAFETY
+from scoreshield.projection.blockwise.nearest import nearest_blockwise
+from scoreshield.projection.blockwise.shrink import shrink_blockwise
 
 TOLERANCE = 1e-4
 SIDE = 512

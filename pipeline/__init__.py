@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.open import Release, open_release
+    from pipeline.reader.open import Release, open_release
 
 __all__ = ["Release", "open_release"]
 
@@ -18,7 +18,7 @@ __all__ = ["Release", "open_release"]
 def __getattr__(name: str) -> Any:
     # Imported when asked for, so that a command starts without loading Zarr.
     if name in __all__:
-        from pipeline import open as opened
+        from pipeline.reader import open as opened
 
         return getattr(opened, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -145,7 +145,7 @@ class Tee:
 
 
 class Checking:
-    """Makes stages of what :func:`pipeline.verify.verify_release` tells of its progress."""
+    """Makes stages of what :func:`pipeline.reader.verify.verify_release` tells of its progress."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

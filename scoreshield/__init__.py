@@ -8,9 +8,9 @@ describes one.
 
 from __future__ import annotations
 
-from scoreshield.calibration import compose, noise_multiplier
 from scoreshield.inmemory import GramRelease, ScoresRelease, release_gram, release_scores
 from scoreshield.prepared import PreparedGallery
+from scoreshield.privacy.calibration import compose, noise_multiplier
 from scoreshield.projection import Projection, project
 
 __version__ = "0.1.0"

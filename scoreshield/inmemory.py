@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.encoding import FLOAT32, Encoding
-from scoreshield.mechanism import Mechanism, calibrate_gram, noisy_block
-from scoreshield.noise import KEY_BYTES, TILE
+from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram, noisy_block
+from scoreshield.mechanisms.released import gram_block, released_factor, with_unit_diagonal
+from scoreshield.noise.encoding import FLOAT32, Encoding
+from scoreshield.noise.sampler import KEY_BYTES, TILE
 from scoreshield.prepared import PreparedGallery, fixed_queries, fixed_rows, scores_mechanism
+from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
 from scoreshield.projection import project
-from scoreshield.released import gram_block, released_factor, with_unit_diagonal
-from scoreshield.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
 
 if TYPE_CHECKING:
-    from scoreshield.manifest import Manifest
+    from scoreshield.manifest.schema import Manifest
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def release_gram(
         max_iterations=max_iterations,
         rank=rank,
     )
-    from scoreshield.manifest import manifest_in_memory
+    from scoreshield.manifest.schema import manifest_in_memory
 
     manifest = manifest_in_memory(mechanism, projection)
     if projection.factor is None:
@@ -129,7 +129,7 @@ def release_scores(
 @lru_cache(maxsize=256)
 def _scores_manifest(mechanism: Mechanism) -> Manifest:
     """Manifest of a release of scores; it says the same of every release with these settings."""
-    from scoreshield.manifest import manifest_in_memory
+    from scoreshield.manifest.schema import manifest_in_memory
 
     return manifest_in_memory(mechanism, None)
 

@@ -1,8 +1,8 @@
 """A gallery prepared once and scored many times, as a service does.
 
-Preparing normalises and rounds every record (:mod:`scoreshield.fixedpoint`); a query then pays for
-one exact inner product a record and its noise. The values are those of
-:func:`scoreshield.mechanism.noisy_block`, bit for bit.
+Preparing normalises and rounds every record (:mod:`scoreshield.arithmetic.fixedpoint`); a query
+then pays for one exact inner product a record and its noise. The values are those of
+:func:`scoreshield.mechanisms.gaussian.noisy_block`, bit for bit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import noise
+from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
-from scoreshield.mechanism import Mechanism, calibrate_scores, round_to_grid
-from scoreshield.sensitivity import Adjacency, ScoreRange
+from scoreshield.mechanisms.gaussian import Mechanism, calibrate_scores, round_to_grid
+from scoreshield.noise import sampler as noise
+from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 
 UNIT_TOLERANCE = 0.01
 """How far the norm of a query may lie from one; float16 unit rows stay within 0.001."""

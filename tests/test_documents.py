@@ -14,8 +14,8 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from pipeline.cli import cli
-from pipeline.config import Config, load_config
+from pipeline.cli.main import cli
+from pipeline.config.model import Config, load_config
 from pipeline.errors import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[1]

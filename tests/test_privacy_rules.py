@@ -25,22 +25,22 @@ import mpmath
 import numpy as np
 import pytest
 
-from pipeline import release as release_module
-from pipeline.blocks import Receipt
 from pipeline.errors import IntegrityFailure
-from pipeline.geometry import Triangle
-from pipeline.key_source import derive_key
-from pipeline.keyfile import bound_message, check_binding, create_key, destroy_key, read_key
 from pipeline.ledger import Ledger
-from pipeline.perturb import PerturbJob, ScoresJob, perturb_block, perturb_scores
-from scoreshield import noise
-from scoreshield.calibration import noise_multiplier
-from scoreshield.encoding import choose_encoding
-from scoreshield.fixedpoint import exact_products, to_fixed, to_integers
+from pipeline.perturb.keyfile import bound_message, check_binding, create_key, destroy_key, read_key
+from pipeline.perturb.secret import derive_key
+from pipeline.perturb.tasks import PerturbJob, ScoresJob, perturb_block, perturb_scores
+from pipeline.plan.geometry import Triangle
+from pipeline.run import release as release_module
+from pipeline.storage.blocks import Receipt
+from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.inmemory import perturb_gram, release_gram
-from scoreshield.manifest import Manifest
-from scoreshield.mechanism import calibrate_gram, calibrate_scores, noisy_block
-from scoreshield.sensitivity import Adjacency, ScoreRange
+from scoreshield.manifest.schema import Manifest
+from scoreshield.mechanisms.gaussian import calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.noise import sampler as noise
+from scoreshield.noise.encoding import choose_encoding
+from scoreshield.privacy.calibration import noise_multiplier
+from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / ".." / "shared" / "cases"
@@ -107,7 +107,7 @@ def reachable_from(module: str) -> set[str]:
 
 
 class TestAnalyticCalibration:
-    """Rule 1. In depth: tests/scoreshield/test_calibration.py."""
+    """Rule 1. In depth: tests/scoreshield/privacy/test_calibration.py."""
 
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 200.0])
     def test_delta_of_the_mechanism_in_use_is_what_is_claimed(self, epsilon: float) -> None:
@@ -157,7 +157,7 @@ def code_constants(file: Path) -> set[str]:
 
 
 class TestSensitivity:
-    """Rule 2. In depth: tests/scoreshield/test_sensitivity.py."""
+    """Rule 2. In depth: tests/scoreshield/privacy/test_sensitivity.py."""
 
     @pytest.mark.parametrize(
         ("adjacency", "expected"),
@@ -213,7 +213,7 @@ def clean(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class TestExactArithmetic:
-    """Rule 3. In depth: tests/scoreshield/test_fixedpoint.py, test_mechanism.py."""
+    """Rule 3. In depth: tests/scoreshield/arithmetic/test_fixedpoint.py, test_mechanism.py."""
 
     def test_clean_products_are_exact_in_any_order(self) -> None:
         random = np.random.default_rng(4)
@@ -240,7 +240,7 @@ class TestExactArithmetic:
 
 
 class TestCorrectlyRoundedGaussian:
-    """Rule 4. In depth: tests/scoreshield/test_noise.py."""
+    """Rule 4. In depth: tests/scoreshield/noise/test_sampler.py."""
 
     def test_no_other_generator_is_named_in_the_product(self) -> None:
         forbidden = {"random", "default_rng", "RandomState", "SeedSequence", "Generator"}
@@ -264,7 +264,7 @@ class TestCorrectlyRoundedGaussian:
 
 
 class TestNoiseByPosition:
-    """Rule 5. In depth: tests/scoreshield/test_mechanism.py, test_noise.py."""
+    """Rule 5. In depth: tests/scoreshield/mechanisms/test_gaussian.py, test_noise.py."""
 
     @pytest.mark.parametrize("side", [100, 256, 1000])
     def test_any_block_shape_gives_the_same_bits(self, side: int) -> None:
@@ -296,7 +296,7 @@ class TestNoiseByPosition:
 
 
 class TestRoundingForStorageIsPostProcessing:
-    """DESIGN's storage. In depth: tests/scoreshield/test_encoding.py."""
+    """DESIGN's storage. In depth: tests/scoreshield/noise/test_encoding.py."""
 
     @pytest.mark.parametrize("sigma", [1e-5, 0.05, 1.0, 1e3])
     def test_what_is_stored_follows_from_the_noisy_value_alone(self, sigma: float) -> None:
@@ -358,8 +358,8 @@ class TestTheKeyIsSecret:
 
     def test_no_setting_seeds_the_noise(self) -> None:
         """One option of one command does, and its result says NOT PRIVATE: test_unsafe_seed.py."""
-        from pipeline.cli import cli
-        from pipeline.config import Config
+        from pipeline.cli.main import cli
+        from pipeline.config.model import Config
 
         assert not [name for name in Config.model_fields if "seed" in name or name == "random"]
         assert "seed" not in inspect.signature(release_gram).parameters
@@ -372,7 +372,7 @@ class TestTheKeyIsSecret:
         assert seeded == [("release", "unsafe_seed")]
 
     def test_an_operators_secret_gives_each_matrix_a_key_of_its_own(self) -> None:
-        """In depth: tests/pipeline/test_secrets.py, release/test_operator_secret.py."""
+        """In depth: tests/pipeline/perturb/test_secrets.py, release/test_operator_secret.py."""
         mechanisms = [calibrate_gram(10, 4, epsilon, 1e-6) for epsilon in (1.0, 2.0)]
         keys = {
             derive_key(KEY, lineage * 32, bound_message(digest, name, mechanism))
@@ -481,7 +481,7 @@ class TestTheManifestTellsNothingMore:
 
     def test_it_is_built_from_public_things_alone(self) -> None:
         """Neither rows nor a gallery can be given to it."""
-        from scoreshield.manifest import build_manifest
+        from scoreshield.manifest.schema import build_manifest
 
         annotations = inspect.signature(build_manifest).parameters.values()
         for parameter in annotations:
@@ -503,11 +503,11 @@ class TestACleanBlockNeverLeavesItsTask:
 
     def test_no_other_module_of_the_pipeline_brings_rows_and_key_together(self) -> None:
         """Reading records for their digest, or a key for its commitment, makes no similarity."""
-        rows = {"pipeline.gallery.read_rows", "pipeline.sparse_gallery.read_sparse"}
+        rows = {"pipeline.gallery.dense.read_rows", "pipeline.gallery.sparse.read_sparse"}
         both = [
             file.relative_to(ROOT / "pipeline").as_posix()
             for file in (ROOT / "pipeline").rglob("*.py")
-            if "pipeline.keyfile.read_committed_key" in (names := set(code_names(file)))
+            if "pipeline.perturb.keyfile.read_committed_key" in (names := set(code_names(file)))
             and rows & names
         ]
         assert both == ["perturb.py"]
@@ -527,12 +527,12 @@ class TestProjectionIsPostProcessing:
     """The way data flow: nothing after `perturb` can reach what reads a gallery."""
 
     PRIVATE = (
-        "pipeline.gallery",
+        "pipeline.gallery.dense",
         "pipeline.ingest",
-        "pipeline.perturb",
-        "pipeline.queries",
-        "pipeline.sources",
-        "pipeline.sparse_gallery",
+        "pipeline.perturb.tasks",
+        "pipeline.ingest.queries",
+        "pipeline.ingest.sources",
+        "pipeline.gallery.sparse",
     )
 
     @pytest.mark.parametrize(
@@ -556,10 +556,10 @@ class TestProjectionIsPostProcessing:
 
     def test_the_walk_finds_what_is_there(self) -> None:
         """The control: `release` reaches the gallery, and a lazy import counts."""
-        reached = reachable_from("pipeline.release")
+        reached = reachable_from("pipeline.run.release")
         assert set(self.PRIVATE) - {"pipeline.ingest"} <= reached
         assert "pipeline.cluster" in reached
-        assert "pipeline.cluster" not in loaded_by("pipeline.release")
+        assert "pipeline.cluster" not in loaded_by("pipeline.run.release")
 
     def test_scoreshield_never_imports_pipeline_dask_or_zarr(self) -> None:
         foreign = ("pipeline", "dask", "distributed", "zarr")
@@ -567,7 +567,7 @@ class TestProjectionIsPostProcessing:
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             names = {name for name in code_names(file) if name.split(".")[0] in foreign}
             assert not names, f"{module}: {names}"
-        for module in ("scoreshield", "scoreshield.inmemory", "scoreshield.manifest"):
+        for module in ("scoreshield", "scoreshield.inmemory", "scoreshield.manifest.schema"):
             loaded = {name.split(".")[0] for name in loaded_by(module)}
             assert not loaded & set(foreign)
 
@@ -576,7 +576,7 @@ class TestEvaluateIsForTheCuratorAlone:
     """Rule 11 holds vacuously until there is an `evaluate`; then this test must be replaced."""
 
     def test_there_is_no_evaluate_yet(self) -> None:
-        from pipeline.cli import cli
+        from pipeline.cli.main import cli
 
         assert "evaluate" not in cli.commands
 

@@ -15,7 +15,7 @@ from pipeline.cluster.kubernetes import open_kubernetes
 from pipeline.cluster.local import open_local
 from pipeline.cluster.settings import SETTINGS as SETTINGS
 from pipeline.cluster.slurm import open_slurm
-from pipeline.cluster_config import Cluster
+from pipeline.config.cluster import Cluster
 
 KINDS: dict[str, Callable[[Any, Path], AbstractContextManager[Client]]] = {
     "local": open_local,

@@ -13,7 +13,7 @@ from pathlib import Path
 from distributed import Client
 from distributed.security import Security
 
-from pipeline.cluster_config import AddressCluster, RemoteCluster, Tls
+from pipeline.config.cluster import AddressCluster, RemoteCluster, Tls
 from pipeline.errors import ConfigurationError, RunFailed
 
 _CONNECT_SECONDS = 30

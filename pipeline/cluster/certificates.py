@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pipeline.durable import make_private, write_atomically
 from pipeline.errors import ConfigurationError
+from pipeline.storage.durable import make_private, write_atomically
 
 _CLOCK_SKEW = timedelta(minutes=5)
 

@@ -17,7 +17,7 @@ from distributed import Client
 
 from pipeline.cluster.address import connected, security_of, wait_for_workers
 from pipeline.cluster.settings import NO_PAGES, WORKER_ENVIRONMENT
-from pipeline.cluster_config import KubernetesCluster
+from pipeline.config.cluster import KubernetesCluster
 from pipeline.errors import ConfigurationError, RunFailed
 
 _API = "kubernetes.dask.org/v1"

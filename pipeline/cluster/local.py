@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from pipeline.cluster.settings import WORKER_ENVIRONMENT
-from pipeline.cluster_config import Cluster
+from pipeline.config.cluster import Cluster
 
 # A worker that is stopped in the middle must not end a command with its own traceback.
 _SILENT = {

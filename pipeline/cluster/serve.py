@@ -12,7 +12,7 @@ import dask
 
 from pipeline.cluster.address import security_of
 from pipeline.cluster.settings import NO_PAGES, SETTINGS
-from pipeline.cluster_config import AddressCluster, Cluster
+from pipeline.config.cluster import AddressCluster, Cluster
 from pipeline.errors import ConfigurationError
 
 

@@ -17,9 +17,9 @@ from distributed.security import Security
 
 from pipeline.cluster.address import wait_for_workers
 from pipeline.cluster.settings import NO_PAGES, write_settings
-from pipeline.cluster_config import SlurmCluster
-from pipeline.durable import make_private
+from pipeline.config.cluster import SlurmCluster
 from pipeline.errors import ConfigurationError, RunFailed
+from pipeline.storage.durable import make_private
 
 
 @contextmanager

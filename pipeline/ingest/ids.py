@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pipeline.gallery import create_ids, panels
-from pipeline.ids import Distinct, encode, faults
+from pipeline.gallery.dense import create_ids, panels
 from pipeline.ingest.rows import FaultyRows
+from pipeline.storage.ids import Distinct, encode, faults
 from scoreshield.errors import InputRejected
 
 _EXPECTED = "distinct ids of printable text, at most 256 bytes"

@@ -15,8 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield.arithmetic.fixedpoint import LARGEST_DIMENSION
 from scoreshield.errors import InputRejected
-from scoreshield.fixedpoint import LARGEST_DIMENSION
 
 _REFUSED_KINDS = {
     "b": "booleans",

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.claim import claim, read_claim
 from pipeline.errors import RunFailed
-from pipeline.gallery import is_gallery
-from pipeline.object_path import ObjectPath
+from pipeline.gallery.dense import is_gallery
+from pipeline.storage.claim import claim, read_claim
+from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected
 
 _CLAIM = ".ingesting"

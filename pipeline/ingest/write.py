@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RunFailed, in_words
-from pipeline.gallery import (
+from pipeline.gallery.dense import (
     Gallery,
     Location,
     chunk_rows,
@@ -32,10 +32,10 @@ from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, 
 from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
 from pipeline.ingest.uploading import uploading
-from pipeline.object_path import ObjectPath
-from pipeline.place import Place, resolved
+from pipeline.storage.object_path import ObjectPath
+from pipeline.storage.place import Place, resolved
+from scoreshield.arithmetic.fixedpoint import substitute_row, to_fixed
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.fixedpoint import substitute_row, to_fixed
 
 PANEL_BYTES = 16 * 2**20
 _SLICE_VALUES = 2**19

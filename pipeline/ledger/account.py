@@ -13,9 +13,9 @@ from typing import Literal
 
 from pipeline.errors import BudgetRefused
 from pipeline.ledger.journal import Row
-from scoreshield import accounting
-from scoreshield.calibration import check_privacy, noise_multiplier
 from scoreshield.errors import ParameterError
+from scoreshield.privacy import accounting
+from scoreshield.privacy.calibration import check_privacy, noise_multiplier
 
 State = Literal["reserved", "committed", "abandoned"]
 

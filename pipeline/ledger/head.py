@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.durable import make_private, write_atomically
 from pipeline.errors import BudgetRefused, RunFailed
 from pipeline.ledger.journal import Head
+from pipeline.storage.durable import make_private, write_atomically
 
 
 class HeadFile:

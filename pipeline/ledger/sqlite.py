@@ -11,11 +11,11 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from pipeline.durable import sync_folder
 from pipeline.errors import BudgetRefused, ConfigurationError, RunFailed
-from pipeline.filesystem import network_filesystem
 from pipeline.ledger import database, schema
 from pipeline.ledger.database import INIT, Database
+from pipeline.storage.durable import sync_folder
+from pipeline.storage.filesystem import network_filesystem
 
 _GUARDS = {
     f"{table}_refuses_{change.lower()}": (

@@ -14,8 +14,8 @@ from pipeline.ledger.account import Budget, Request
 from pipeline.ledger.database import database_for, read_rows, read_secret
 from pipeline.ledger.head import HeadFile
 from pipeline.ledger.journal import Row, chain_fault, genesis, head_fault, head_of
-from scoreshield import accounting
 from scoreshield.errors import ParameterError
+from scoreshield.privacy import accounting
 
 
 @dataclass(frozen=True)

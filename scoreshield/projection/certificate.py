@@ -22,7 +22,7 @@ import numpy as np
 import scipy.linalg
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection.eigen import Spectrum, full_spectrum
+from scoreshield.projection.dense.eigen import Spectrum, full_spectrum
 from scoreshield.projection.operator import FloatArray, panels
 
 

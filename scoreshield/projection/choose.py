@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import numpy.typing as npt
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection import aap, auto, nearest, none, shrink
-from scoreshield.projection.blockwise import BLOCKWISE
+from scoreshield.projection.blockwise.methods import BLOCKWISE
+from scoreshield.projection.dense import aap, auto, nearest, none, shrink
 from scoreshield.projection.method import ProjectionMethod, Request
 from scoreshield.projection.operator import SymmetricOperator, as_operator
 from scoreshield.projection.result import Iteration, Projection

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scoreshield.projection.density import SpectralDensity
-from scoreshield.projection.eigen import uniform_dual_shift
+from scoreshield.projection.blockwise.density import SpectralDensity
+from scoreshield.projection.dense.eigen import uniform_dual_shift
 from scoreshield.projection.operator import FloatArray
 
 

@@ -9,9 +9,9 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
+from scoreshield.projection.blockwise.panels import P
 from scoreshield.projection.certificate import Certificate
 from scoreshield.projection.operator import FloatArray
-from scoreshield.projection.panels import P
 from scoreshield.projection.result import Iteration, Plain, Projection, from_factor
 
 

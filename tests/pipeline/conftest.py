@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline import blocks
-from pipeline.geometry import Triangle
-from pipeline.project import ProjectJob, project_task, unprojected
-from pipeline.publish import (
+from pipeline.plan.geometry import Triangle
+from pipeline.project.dense import ProjectJob, project_task, unprojected
+from pipeline.publish.gram import (
     PublishJob,
     describe_arrays,
     finish,
@@ -22,10 +21,11 @@ from pipeline.publish import (
     publish_block,
     publish_panel,
 )
-from pipeline.signing import load_or_create_signing_key, sign
-from scoreshield.encoding import FLOAT32, Encoding
-from scoreshield.manifest import Manifest, NoisyRecord, PostProcessing, build_manifest
-from scoreshield.mechanism import calibrate_gram
+from pipeline.publish.signing import load_or_create_signing_key, sign
+from pipeline.storage import blocks
+from scoreshield.manifest.schema import Manifest, NoisyRecord, PostProcessing, build_manifest
+from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.noise.encoding import FLOAT32, Encoding
 
 N, SIDE, SIGMA = 50, 16, 0.3
 """Four blocks a side, the last one of 2 rows: edges are part of every test."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.fixedpoint import to_fixed
 from scoreshield.inmemory import release_scores
-from scoreshield.mechanism import calibrate_scores, noisy_block
+from scoreshield.mechanisms.gaussian import calibrate_scores, noisy_block
 from scoreshield.prepared import PreparedGallery, fixed_queries, scores_mechanism
-from scoreshield.sensitivity import FULL_RANGE, Adjacency, ScoreRange
+from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 
 KEY = bytes(range(1, 33))
 DELTA = 1e-6

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.ingest.libraries import library
 from pipeline.ingest.source import reading
 from scoreshield.errors import InputRejected
-from scoreshield.interactions import RecordKind
+from scoreshield.manifest.interactions import RecordKind
 
 Duplicates = Literal["refuse", "last", "sum"]
 

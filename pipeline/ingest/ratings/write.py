@@ -19,7 +19,15 @@ import zarr
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.gallery import Gallery, Location, create_group, open_gallery, panels
+from pipeline.gallery.dense import Gallery, Location, create_group, open_gallery, panels
+from pipeline.gallery.sparse import (
+    ORDER,
+    POINTERS,
+    EntryWriter,
+    describe_sparse,
+    write_array,
+    write_ids,
+)
 from pipeline.ingest.ids import PART_ROWS
 from pipeline.ingest.ids import write_ids as write_public_ids
 from pipeline.ingest.ratings.faults import refuse_lines
@@ -38,18 +46,10 @@ from pipeline.ingest.rows import OffendingRows, refuse
 from pipeline.ingest.source import reading
 from pipeline.ingest.staging import check_target
 from pipeline.ingest.write import Unfinished, ZeroRows, unfinished
-from pipeline.place import resolved
-from pipeline.sparse_gallery import (
-    ORDER,
-    POINTERS,
-    EntryWriter,
-    describe_sparse,
-    write_array,
-    write_ids,
-)
+from pipeline.storage.place import resolved
+from scoreshield.arithmetic.sparse import to_fixed_sparse
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.interactions import RecordKind
-from scoreshield.sparse import to_fixed_sparse
+from scoreshield.manifest.interactions import RecordKind
 
 Progress = Callable[[int], None]
 # The last word is id: movieId, item_id, ID; but not david.

@@ -12,10 +12,10 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
-from pipeline.geometry import Triangle
-from pipeline.panel_file import PanelFile, RowRanges
-from pipeline.panel_store import ClusterPanels
+from pipeline.config.model import Cluster
+from pipeline.plan.geometry import Triangle
+from pipeline.project.panel_file import PanelFile, RowRanges
+from pipeline.project.panel_store import ClusterPanels
 
 N, SIDE, ROWS = 600, 96, 250
 """Seven blocks a side and three row ranges, whose bounds agree nowhere but at the ends."""

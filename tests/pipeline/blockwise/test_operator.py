@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.block_cache import BlockCache
-from pipeline.geometry import Triangle
-from pipeline.operator import (
+from pipeline.plan.geometry import Triangle
+from pipeline.plan.shares import Places, cut_shares
+from pipeline.project.block_cache import BlockCache
+from pipeline.project.operator import (
     ClusterOperator,
     NoisyBlocks,
     ShareJob,
     box_correction,
     multiply_share,
 )
-from pipeline.panel_store import ClusterPanels
-from pipeline.shares import Places, cut_shares
-from scoreshield.encoding import choose_encoding
-from scoreshield.projection.box_correction import BoxCorrection
+from pipeline.project.panel_store import ClusterPanels
+from scoreshield.noise.encoding import choose_encoding
+from scoreshield.projection.blockwise.box_correction import BoxCorrection
 
 Store = tuple[str, Triangle, Any]
 

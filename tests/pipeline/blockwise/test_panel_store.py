@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.panel_file import PanelFile, RowRanges, row_ranges
-from pipeline.panel_store import ClusterPanels
+from pipeline.project.panel_file import PanelFile, RowRanges, row_ranges
+from pipeline.project.panel_store import ClusterPanels
 from scoreshield.errors import ParameterError
-from scoreshield.projection.panels import (
+from scoreshield.projection.blockwise.panels import (
     ArrayPanels,
     Term,
     concatenate,

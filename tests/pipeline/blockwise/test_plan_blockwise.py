@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
-from pipeline.geometry import Triangle
-from pipeline.operator import ClusterOperator, NoisyBlocks
-from pipeline.panel_file import row_ranges
-from pipeline.panel_store import ClusterPanels
-from pipeline.plan import (
+from pipeline.plan.blockwise import panel_width
+from pipeline.plan.geometry import Triangle
+from pipeline.plan.gram import (
     USABLE_SHARE,
     WORKER_BASELINE,
     GramPlan,
@@ -26,8 +24,10 @@ from pipeline.plan import (
     check_fits,
     plan_release,
 )
-from pipeline.plan_blockwise import panel_width
-from scoreshield.mechanism import calibrate_gram
+from pipeline.project.operator import ClusterOperator, NoisyBlocks
+from pipeline.project.panel_file import row_ranges
+from pipeline.project.panel_store import ClusterPanels
+from scoreshield.mechanisms.gaussian import calibrate_gram
 from scoreshield.projection.choose import LARGEST_DENSE
 
 GIB = 2**30

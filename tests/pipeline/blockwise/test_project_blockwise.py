@@ -20,20 +20,20 @@ import zarr
 from distributed import Client
 from numpy.typing import NDArray
 
-from pipeline.checkpoint import FILE, read_checkpoint, sweep
-from pipeline.geometry import Triangle
-from pipeline.pace import Pace
-from pipeline.project import ProjectionSummary, ProjectJob, load_projection
-from pipeline.project_blockwise import Progress, project_blockwise, purpose_of
+from pipeline.plan.geometry import Triangle
+from pipeline.project.blockwise import Progress, project_blockwise, purpose_of
+from pipeline.project.checkpoint import FILE, read_checkpoint, sweep
+from pipeline.project.dense import ProjectionSummary, ProjectJob, load_projection
+from pipeline.project.pace import Pace
 from scoreshield.projection import project
-from scoreshield.projection.aap_blockwise import aap_blockwise
-from scoreshield.projection.blockwise import LINEAR_SAFETY
-from scoreshield.projection.box_correction import BoxCorrection
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
-from scoreshield.projection.panels import ArrayPanels
-from scoreshield.projection.shrink import EXACT_RULE
-from scoreshield.projection.shrink_blockwise import shrink_blockwise
-from scoreshield.projection.single_precision import SinglePrecision
+from scoreshield.projection.blockwise.aap import aap_blockwise
+from scoreshield.projection.blockwise.box_correction import BoxCorrection
+from scoreshield.projection.blockwise.methods import LINEAR_SAFETY
+from scoreshield.projection.blockwise.nearest import nearest_blockwise
+from scoreshield.projection.blockwise.panels import ArrayPanels
+from scoreshield.projection.blockwise.shrink import shrink_blockwise
+from scoreshield.projection.dense.shrink import EXACT_RULE
+from scoreshield.projection.dense.single_precision import SinglePrecision
 from scoreshield.projection.solution import in_memory
 
 Store = tuple[str, Triangle, NDArray[np.float32]]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config import load_config
+from pipeline.config.model import load_config
 from pipeline.errors import ConfigurationError
-from pipeline.open import open_release
 from pipeline.progress import Tee
-from pipeline.release import release
-from pipeline.verify import verify_release
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
+from pipeline.run.release import release
 
 CONFIG = """
 gallery: gallery.npy

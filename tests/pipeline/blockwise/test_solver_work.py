@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.solver_work import SolverWork, foretell_work
-from scoreshield.mechanism import Mechanism, calibrate_gram
-from scoreshield.projection.blockwise import LINEAR_SAFETY
-from scoreshield.projection.nearest_blockwise import nearest_blockwise
-from scoreshield.projection.panels import ArrayPanels, CountedProducts
-from scoreshield.projection.shrink_blockwise import shrink_blockwise
+from pipeline.plan.solver_work import SolverWork, foretell_work
+from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.projection.blockwise.methods import LINEAR_SAFETY
+from scoreshield.projection.blockwise.nearest import nearest_blockwise
+from scoreshield.projection.blockwise.panels import ArrayPanels, CountedProducts
+from scoreshield.projection.blockwise.shrink import shrink_blockwise
 
 METHODS = ("aap", "auto", "nearest", "shrink")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.progress import Tee, _shown
-from pipeline.project_blockwise import Progress
-from pipeline.solving import Solving
+from pipeline.project.blockwise import Progress
+from pipeline.project.progress import Solving
 from scoreshield.projection.result import Iteration
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline import cli
+from pipeline.cli import main as cli
 
 SETTINGS = {
     "gallery": "faces.npy",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.publish import MANIFEST, STORE
+from pipeline.publish.gram import MANIFEST, STORE
 
 
 def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:

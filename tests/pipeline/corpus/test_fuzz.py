@@ -23,17 +23,17 @@ import yaml
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import Config, load_config
+from pipeline.config.model import Config, load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.ingest import open_source
-from pipeline.manifest_file import check_layout
-from pipeline.project import unprojected
-from pipeline.show import render_markdown
-from pipeline.signing import check_signature, load_or_create_signing_key, sign
+from pipeline.project.dense import unprojected
+from pipeline.publish.signing import check_signature, load_or_create_signing_key, sign
+from pipeline.reader.manifest_file import check_layout
+from pipeline.reader.show import render_markdown
 from scoreshield.errors import InputRejected
-from scoreshield.manifest import build_manifest, describe_composition, from_json, to_json
-from scoreshield.manifest_numbers import number_faults
-from scoreshield.mechanism import calibrate_gram
+from scoreshield.manifest.numbers import number_faults
+from scoreshield.manifest.schema import build_manifest, describe_composition, from_json, to_json
+from scoreshield.mechanisms.gaussian import calibrate_gram
 
 _SECONDS, _BYTES = 5.0, 64 * 2**20
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import exit_code
-from pipeline.gallery import read_rows
+from pipeline.gallery.dense import read_rows
 from pipeline.ingest import ingest
+from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
-from scoreshield.fixedpoint import to_fixed
 
 
 @pytest.fixture

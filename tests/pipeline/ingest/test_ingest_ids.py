@@ -13,10 +13,10 @@ import pytest
 import zarr
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery import content_digest, open_gallery, read_ids
-from pipeline.ids import Distinct, decode, encode, faults
+from pipeline.gallery.dense import content_digest, open_gallery, read_ids
 from pipeline.ingest import ids as ids_module
 from pipeline.ingest import ingest
+from pipeline.storage.ids import Distinct, decode, encode, faults
 from scoreshield.errors import InputRejected
 
 N = 30

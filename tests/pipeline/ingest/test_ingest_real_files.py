@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.gallery import read_ids, read_rows
-from pipeline.ids import decode
+from pipeline.gallery.dense import read_ids, read_rows
 from pipeline.ingest import ingest
+from pipeline.storage.ids import decode
 from scoreshield.errors import InputRejected
 
 DATA = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"

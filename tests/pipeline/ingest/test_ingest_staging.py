@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from pipeline.errors import RunFailed
-from pipeline.gallery import content_digest, is_gallery, open_gallery
+from pipeline.gallery.dense import content_digest, is_gallery, open_gallery
 from pipeline.ingest import ingest
 from scoreshield.errors import InputRejected, ParameterError
 

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError
-from pipeline.gallery import Gallery, content_digest
+from pipeline.gallery.dense import Gallery, content_digest
+from pipeline.gallery.sparse import column_of_feature, read_ids, read_sparse, row_pointers
 from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_ratings, spool, table
 from pipeline.ingest.ratings.spool import bucket_starts
-from pipeline.sparse_gallery import column_of_feature, read_ids, read_sparse, row_pointers
+from scoreshield.arithmetic.fixedpoint import substitute_row, to_fixed
 from scoreshield.errors import InputRejected
-from scoreshield.fixedpoint import substitute_row, to_fixed
 
 MOVIELENS = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "ml-latest-small"
 RATINGS = [("u1", "b", 4.0), ("u10", "a", 2.5), ("u1", "a", 1.0), ("u2", "c", 5.0)]

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 
 from pipeline.ledger import Budget, Ledger, Request
 from pipeline.ledger.database import Database, database_for
-from scoreshield.calibration import noise_multiplier
+from scoreshield.privacy.calibration import noise_multiplier
 
 BUDGET = Budget(20.0, 1e-5)
 LINEAGE = "0123456789abcdef0123456789abcdef"

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import filesystem
 from pipeline.errors import (
     BudgetRefused,
     ConfigurationError,
@@ -25,8 +24,9 @@ from pipeline.errors import (
 )
 from pipeline.ledger import Budget, Entry, Ledger, OverspendRefused, Request, forecast
 from pipeline.ledger import sqlite as sqlite_module
-from scoreshield.calibration import noise_multiplier
+from pipeline.storage import filesystem
 from scoreshield.errors import ParameterError
+from scoreshield.privacy.calibration import noise_multiplier
 
 BUDGET = Budget(20.0, 1e-5)
 LINEAGE = "0123456789abcdef0123456789abcdef"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.budget import existing_ledger, ledger_name, open_ledger, recognised
-from pipeline.cli import cli
-from pipeline.config import load_config
-from pipeline.gallery import content_digest, open_gallery
+from pipeline.cli.main import cli
+from pipeline.config.model import load_config
+from pipeline.gallery.dense import content_digest, open_gallery
 from pipeline.ingest import ingest
+from pipeline.run.budget import existing_ledger, ledger_name, open_ledger, recognised
 
 Command = Callable[..., Result]
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.ledger.journal import Event, Row
 from pipeline.ledger.verify import _sums_check, verify_ledger
-from scoreshield import accounting
-from scoreshield.calibration import noise_multiplier
+from scoreshield.privacy import accounting
+from scoreshield.privacy.calibration import noise_multiplier
 
 OPENED = ("opened", "", {"epsilon": 20.0, "delta": 1e-5})
 

@@ -23,14 +23,14 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.config import Config, load_config
+from pipeline.config.model import Config, load_config
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.object_path import DEADLINE, ObjectPath
-from pipeline.open import NotPrivateWarning
-from pipeline.place import Place
 from pipeline.progress import Tee
-from pipeline.publish import STORE
-from pipeline.release import Outcome, release
+from pipeline.publish.gram import STORE
+from pipeline.reader.open import NotPrivateWarning
+from pipeline.run.release import Outcome, release
+from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.place import Place
 
 WRITER = ("writerkey", "writersecret")
 READER = ("readerkey", "readersecret")

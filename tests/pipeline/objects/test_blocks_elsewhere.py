@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigurationError
-from pipeline.preview import preview
-from pipeline.release import Outcome
+from pipeline.forecast.preview import preview
+from pipeline.run.release import Outcome
 
 
 def test_blocks_in_a_folder_of_their_own(curator: Any, reference: Outcome, tmp_path: Path) -> None:

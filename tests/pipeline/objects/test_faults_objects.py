@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import RunFailed, exit_code
-from pipeline.object_path import DEADLINE, ObjectPath
-from pipeline.release import Outcome
+from pipeline.run.release import Outcome
+from pipeline.storage.object_path import DEADLINE, ObjectPath
 
 HANG_UP = 0
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.claim import claim
-from pipeline.config import load_config
+from pipeline.config.model import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery import content_digest, is_gallery, open_gallery, read_ids, read_rows
-from pipeline.ids import decode
+from pipeline.gallery.dense import content_digest, is_gallery, open_gallery, read_ids, read_rows
 from pipeline.ingest import ingest
-from pipeline.object_path import ObjectPath
+from pipeline.storage.claim import claim
+from pipeline.storage.ids import decode
+from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected
 
 N, D = 300, 16
@@ -41,7 +41,7 @@ def test_the_same_gallery_as_on_disk(
     source: Path, bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several chunks, the last one with an edge.
-    monkeypatch.setattr("pipeline.gallery.CHUNK_BYTES", 4 * D * 64)
+    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * D * 64)
     local = ingest(source, tmp_path / "gallery.zarr")
     remote = ingest(source, bucket / "gallery.zarr")
     assert remote.path == str(bucket / "gallery.zarr")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.claim import claim, own_token, read_claim
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.object_path import DEADLINE, ObjectPath
-from pipeline.place import place_of, resolved
+from pipeline.storage.claim import claim, own_token, read_claim
+from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.place import place_of, resolved
 
 
 class TestUrls:

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline import publish
-from pipeline.budget import ledger_exists
-from pipeline.cli import cli
+from pipeline.cli.main import cli
 from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.ingest import ingest
-from pipeline.object_path import DEADLINE, ObjectPath
-from pipeline.open import open_release
-from pipeline.place import Place
-from pipeline.release import Outcome, abandon
-from pipeline.status import account_of, release_status
-from pipeline.verify import verify_release
+from pipeline.publish import gram as publish
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
+from pipeline.run.budget import ledger_exists
+from pipeline.run.release import Outcome, abandon
+from pipeline.run.status import account_of, release_status
+from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.place import Place
 
 
 def failed(folder: Place) -> list[str]:

@@ -20,9 +20,12 @@ from typing import Any
 
 import psutil
 
-from pipeline import blocks, cli, progress, release, stages
+from pipeline import progress
+from pipeline.cli import main as cli
 from pipeline.ledger import Ledger
-from pipeline.run import RunFolder
+from pipeline.run import release, stages
+from pipeline.run.run import RunFolder
+from pipeline.storage import blocks
 
 STEPS = [
     ("reserve", Ledger, "reserve"),

@@ -19,16 +19,16 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from pipeline import blocks
-from pipeline.budget import existing_account, request_for
-from pipeline.config import Config, load_config
-from pipeline.gallery import read_rows
+from pipeline.config.model import Config, load_config
+from pipeline.gallery.dense import read_rows
+from pipeline.ingest.sources import known_gallery
 from pipeline.ledger import Account
 from pipeline.progress import Reporter, Tee
-from pipeline.project import assemble
-from pipeline.release import Outcome, release
-from pipeline.run import Run, prepare_run
-from pipeline.sources import known_gallery
+from pipeline.project.dense import assemble
+from pipeline.run.budget import existing_account, request_for
+from pipeline.run.release import Outcome, release
+from pipeline.run.run import Run, prepare_run
+from pipeline.storage import blocks
 from scoreshield.inmemory import perturb_gram
 
 N, D, SIDE = 300, 16, 64

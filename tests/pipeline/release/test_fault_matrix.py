@@ -24,8 +24,8 @@ import pytest
 
 from pipeline.cluster.certificates import make_certificates
 from pipeline.errors import IntegrityFailure
-from pipeline.open import open_release
-from pipeline.verify import verify_release
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
 
 ROOT = Path(__file__).resolve().parents[3]
 SCORESHIELD = Path(sys.executable).with_name("scoreshield")

@@ -1,6 +1,6 @@
 """Releases under an operator's secret: resumable without their folder, and refused when it changed.
 
-Where the secret is read from, and what is refused, is in tests/pipeline/test_secrets.py.
+Where the secret is read from, and what is refused, is in tests/pipeline/perturb/test_secrets.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure
-from pipeline.gallery import content_digest
-from pipeline.key_source import derive_key
-from pipeline.keyfile import bound_message, read_key
-from pipeline.release import abandon
+from pipeline.gallery.dense import content_digest
+from pipeline.perturb.keyfile import bound_message, read_key
+from pipeline.perturb.secret import derive_key
+from pipeline.run.release import abandon
 
 MASTER = bytes(range(150, 182)).hex().encode()
 CHANGES: dict[str, Any] = {"arrays": ["factor"], "secret": {"file": "master.secret"}}

@@ -17,8 +17,6 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from pipeline import release as release_module
-from pipeline.budget import request_for
 from pipeline.errors import (
     BudgetRefused,
     ConfigurationError,
@@ -26,19 +24,21 @@ from pipeline.errors import (
     RunFailed,
     exit_code,
 )
-from pipeline.gallery import content_digest, read_rows
+from pipeline.gallery.dense import content_digest, read_rows
 from pipeline.ingest import ingest
-from pipeline.keyfile import create_key, read_key
+from pipeline.ingest.sources import _copy_folder
 from pipeline.ledger.verify import adopt_ledger
-from pipeline.open import open_release
+from pipeline.perturb.keyfile import create_key, read_key
 from pipeline.progress import Tee
-from pipeline.release import abandon
-from pipeline.signing import KEY_FILE, load_or_create_signing_key
-from pipeline.sources import _copy_folder
-from pipeline.status import release_status
-from pipeline.verify import verify_release
-from scoreshield.fixedpoint import to_fixed
-from scoreshield.manifest import Manifest, canonical_bytes
+from pipeline.publish.signing import KEY_FILE, load_or_create_signing_key
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
+from pipeline.run import release as release_module
+from pipeline.run.budget import request_for
+from pipeline.run.release import abandon
+from pipeline.run.status import release_status
+from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.manifest.schema import Manifest, canonical_bytes
 from scoreshield.projection import project
 
 DIGITS = Path(__file__).resolve().parents[3] / "configs" / "data" / "digits.npy"

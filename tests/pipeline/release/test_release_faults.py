@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.open import open_release
-from pipeline.verify import verify_release
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure, ParameterError
-from pipeline.open import open_release
 from pipeline.progress import Tee
-from pipeline.release import release
-from pipeline.show import render_markdown
-from pipeline.verify import verify_release
+from pipeline.reader.open import open_release
+from pipeline.reader.show import render_markdown
+from pipeline.reader.verify import verify_release
+from pipeline.run.release import release
 
 
 def write_source(curator: Any, toolbox: Any) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_finished_release_is_the_same_with_and_without_them(labelled: Any) -> 
     assert again.path == outcome.path
 
 
-@pytest.mark.filterwarnings("ignore::pipeline.open.NotPrivateWarning")
+@pytest.mark.filterwarnings("ignore::pipeline.reader.open.NotPrivateWarning")
 def test_they_change_no_bit_of_the_noise(tmp_path: Path, toolbox: Any) -> None:
     made = []
     for folder, changes in (("with", SETTINGS), ("without", {**SETTINGS, "public_ids": None})):

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from numpy.lib.format import open_memmap
 
-from pipeline.plan import MIB, USABLE_SHARE
-from pipeline.verify import verify_release
+from pipeline.plan.gram import MIB, USABLE_SHARE
+from pipeline.reader.verify import verify_release
 
 N, D, QUERIES = 20_000, 32_768, 8
 LIMIT = 256 * MIB

@@ -11,24 +11,24 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pipeline.cli import cli
-from pipeline.config import Config, load_config
+from pipeline.cli.main import cli
+from pipeline.config.model import Config, load_config
 from pipeline.errors import ConfigurationError
-from pipeline.gallery import Gallery, content_digest, open_gallery
-from pipeline.key_source import unsafe_key
-from pipeline.keyfile import bound_message
-from pipeline.open import open_release
-from pipeline.preview import preview
+from pipeline.forecast.preview import preview
+from pipeline.gallery.dense import Gallery, content_digest, open_gallery
+from pipeline.gallery.sparse import column_of_feature, read_sparse
+from pipeline.ingest.sources import latest_gallery, prepare_gallery
+from pipeline.perturb.keyfile import bound_message
+from pipeline.perturb.secret import unsafe_key
 from pipeline.progress import JsonLines
-from pipeline.release import release
-from pipeline.run import prepare_test_run
-from pipeline.sources import latest_gallery, prepare_gallery
-from pipeline.sparse_gallery import column_of_feature, read_sparse
-from pipeline.verify import verify_release
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
+from pipeline.run.release import release
+from pipeline.run.run import prepare_test_run
+from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
-from scoreshield.fixedpoint import to_fixed
 from scoreshield.inmemory import perturb_gram
-from scoreshield.mechanism import noisy_block
+from scoreshield.mechanisms.gaussian import noisy_block
 
 MOVIELENS = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "ml-latest-small"
 ITEMS, USERS = 30, 50

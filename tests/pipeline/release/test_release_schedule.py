@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import pipeline.release
-from pipeline.budget import existing_ledger
-from pipeline.preview import preview_periods
+import pipeline.run.release
+from pipeline.forecast.preview import preview_periods
 from pipeline.progress import Tee
-from pipeline.release import release
+from pipeline.run.budget import existing_ledger
+from pipeline.run.release import release
 
 SCHEDULE: dict[str, Any] = {"release": "similar", "period": "monthly"}
 
@@ -97,7 +97,7 @@ def test_a_published_period_is_settled_though_its_gallery_changed(
     curator.write_source()
     config = curator.load(**SCHEDULE)
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline.release, "_conclude", crash)
+        patched.setattr(pipeline.run.release, "_conclude", crash)
         with pytest.raises(toolbox.interrupted):
             release(config, Tee(), period="2026-08")
     key_file = config.private / "runs" / "similar-2026-08" / "release.key"

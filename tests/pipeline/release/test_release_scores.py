@@ -14,18 +14,18 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from pipeline import blocks
-from pipeline.budget import existing_ledger, request_for
-from pipeline.config import load_config
+from pipeline.config.model import load_config
 from pipeline.errors import BudgetRefused, ConfigurationError, InputRejected, IntegrityFailure
-from pipeline.gallery import read_rows
-from pipeline.open import open_release
-from pipeline.preview import preview
-from pipeline.release import abandon
-from pipeline.status import release_status
-from pipeline.verify import verify_release
+from pipeline.forecast.preview import preview
+from pipeline.gallery.dense import read_rows
+from pipeline.reader.open import open_release
+from pipeline.reader.verify import verify_release
+from pipeline.run.budget import existing_ledger, request_for
+from pipeline.run.release import abandon
+from pipeline.run.status import release_status
+from pipeline.storage import blocks
 from scoreshield import compose
-from scoreshield.mechanism import noisy_block
+from scoreshield.mechanisms.gaussian import noisy_block
 
 M = 5
 SETTINGS: dict[str, Any] = {

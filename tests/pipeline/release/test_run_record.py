@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.gallery import content_digest
-from pipeline.record import NOTICE, Timings
+from pipeline.gallery.dense import content_digest
+from pipeline.run.record import NOTICE, Timings
 
 
 def test_it_holds_what_the_manifest_must_not(finished: Any) -> None:

@@ -13,18 +13,18 @@ import yaml
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.gallery import content_digest, read_rows
-from pipeline.key_source import unsafe_key
-from pipeline.keyfile import bound_message
-from pipeline.open import NotPrivateWarning, open_release
-from pipeline.plan import GramPlan
+from pipeline.gallery.dense import content_digest, read_rows
+from pipeline.ingest.sources import known_gallery
+from pipeline.perturb.keyfile import bound_message
+from pipeline.perturb.secret import unsafe_key
+from pipeline.plan.gram import GramPlan
 from pipeline.progress import Tee
-from pipeline.project import assemble
-from pipeline.release import Outcome, release
-from pipeline.run import prepare_test_run
-from pipeline.show import render_markdown
-from pipeline.sources import known_gallery
-from pipeline.verify import verify_release
+from pipeline.project.dense import assemble
+from pipeline.reader.open import NotPrivateWarning, open_release
+from pipeline.reader.show import render_markdown
+from pipeline.reader.verify import verify_release
+from pipeline.run.release import Outcome, release
+from pipeline.run.run import prepare_test_run
 from scoreshield.inmemory import perturb_gram
 
 SEED = 7

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from pipeline.budget import ledger_exists
 from pipeline.cluster.address import check_file, security_of
 from pipeline.cluster.certificates import make_certificates
-from pipeline.cluster_config import AddressCluster
-from pipeline.config import load_config
+from pipeline.config.cluster import AddressCluster
+from pipeline.config.model import load_config
 from pipeline.errors import ScoreShieldError, exit_code
 from pipeline.progress import Tee
-from pipeline.release import release
+from pipeline.run.budget import ledger_exists
+from pipeline.run.release import release
 
 
 def nothing_spent(site: Any) -> bool:

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from scoreshield.errors import ParameterError
 from scoreshield.projection import DenseOperator
-from scoreshield.projection.aap import averaged_alternating_projection
 from scoreshield.projection.certificate import (
     certify,
     duality_gap,
     smallest_eigenvalue_bound,
 )
-from scoreshield.projection.eigen import full_spectrum
-from scoreshield.projection.nearest import nearest_correlation
+from scoreshield.projection.dense.aap import averaged_alternating_projection
+from scoreshield.projection.dense.eigen import full_spectrum
+from scoreshield.projection.dense.nearest import nearest_correlation
 from scoreshield.projection.result import from_factor
 
 

@@ -1,0 +1,1 @@
+"""The settings of a release: strict models, their YAML, and faults told in words."""

@@ -1,0 +1,1 @@
+"""What ``plan`` tells before anything is spent, and the rates this machine was measured at."""

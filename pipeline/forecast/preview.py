@@ -1,0 +1,322 @@
+"""What ``scoreshield plan`` shows: the plan, its forecast in words, and the ledger's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from pipeline.config.model import Config
+from pipeline.errors import BudgetRefused
+from pipeline.forecast.advice import forecast_lines, signal_advice
+from pipeline.forecast.rates_file import load_calibration
+from pipeline.forecast.workload import Workload
+from pipeline.ingest.sources import SourceSize, latest_gallery, publishes_ids, source_size
+from pipeline.ledger import Account, Forecast, Request, State
+from pipeline.ledger import forecast as forecast_spend
+from pipeline.plan.gram import GramPlan
+from pipeline.plan.scores import ScoresPlan
+from pipeline.run.budget import (
+    check_may_create,
+    configured_budget,
+    existing_account,
+    existing_ledger,
+    ledger_exists,
+    request_for,
+)
+from pipeline.run.run import configured_queries, plan_for, prepare_run
+from pipeline.run.schedule import Outlook, outlook, scheduled
+from pipeline.storage.object_path import ObjectPath
+from scoreshield.manifest.interactions import RecordKind
+from scoreshield.manifest.schema import privacy_unit
+
+_IDS = "ids: the ids of the records were declared public, and are published as they are"
+NOT_ASKED = "ledger: not asked, this plan is for other sizes than those of the configured gallery"
+
+
+@dataclass(frozen=True)
+class LedgerAnswer:
+    """What a plan would do to the ledger."""
+
+    spend: Forecast
+    found: bool
+    state: State | None
+    """This release in the ledger: reserved, committed or abandoned; None before its first run."""
+    refusal: str | None
+    """Why the ledger would refuse the release; None where it would not."""
+
+    @property
+    def after_epsilon(self) -> float | None:
+        """ε spent once the release is made; a release that is in the ledger spends nothing more."""
+        return self.spend.after_epsilon if self.state is None else self.spend.spent_epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a machine."""
+        return {
+            "found": self.found,
+            "state": self.state,
+            "fits": self.refusal is None,
+            "refusal": self.refusal,
+            **self.spend.numbers(),
+            "after": self.after_epsilon,
+            "budget_epsilon": self.spend.budget.epsilon,
+            "budget_delta": self.spend.budget.delta,
+        }
+
+    def to_line(self) -> str:
+        """The same for a person."""
+        spend = self.spend
+        state = "" if self.found else " (no ledger yet)"
+        numbers = (
+            f"spent {spend.spent_epsilon:.4g}, requested {spend.request.epsilon:.4g}, remaining "
+            f"{spend.remaining_epsilon:.4g} of {spend.budget}; the largest epsilon that still fits "
+            f"is {spend.largest_epsilon:.6g}"
+        )
+        if self.refusal is not None:
+            return f"ledger{state}: REFUSES this release, {self.refusal} ({numbers})"
+        if self.state is not None:
+            return (
+                f"ledger: this release is {self.state}, running it spends nothing more; {numbers}"
+            )
+        return f"ledger{state}: fits, {self.after_epsilon:.4g} will be spent after it; {numbers}"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A plan, its work, and the ledger's answer."""
+
+    plan: GramPlan | ScoresPlan
+    workload: Workload
+    ledger: LedgerAnswer | None
+    """None where the plan is for other sizes than those of the configured gallery."""
+    publishes_ids: bool
+    """Whether the ids of the gallery's records are published with it, as they are."""
+    record_kind: RecordKind | None = None
+    """What a record of interactions is; None for embeddings."""
+    outlook: Outlook | None = None
+    """How many periods of a schedule the budget lasts, where that was asked for."""
+    unmeasured: tuple[str, ...] = ()
+    """Places in object stores, which don't tell what is free."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a machine."""
+        plan, mechanism = self.plan, self.plan.mechanism
+        return {
+            "regime": mechanism.regime,
+            "record_kind": self.record_kind,
+            "protects": self.protects,
+            "n": mechanism.n,
+            "d": mechanism.d,
+            "m": mechanism.m,
+            "sigma": mechanism.sigma,
+            "grid_exponent": mechanism.grid_exponent,
+            "guarantee": asdict(mechanism.guarantee),
+            "implied_record_replacement": asdict(mechanism.implied),
+            "forecast": {
+                **asdict(plan.forecast),
+                "carries_signal": plan.forecast.carries_signal,
+                "advice": signal_advice(plan),
+            },
+            "noisy": {
+                **asdict(plan.encoding),
+                "added_variance": plan.encoding.added_variance(mechanism.sigma),
+            },
+            "publishes_ids": self.publishes_ids,
+            "block_side": plan.geometry.shape[1],
+            "blocks": plan.geometry.count,
+            "tasks": plan.tasks,
+            "disk_bytes": plan.disk_bytes,
+            "unmeasured": list(self.unmeasured),
+            "peak_worker_bytes": plan.peak_worker_bytes,
+            "stages": [asdict(stage) for stage in plan.stages],
+            **self.workload.to_json(),
+            "ledger": None if self.ledger is None else self.ledger.to_json(),
+            "schedule": None if self.outlook is None else self.outlook.to_json(),
+        }
+
+    @property
+    def protects(self) -> str:
+        """The privacy unit, in words."""
+        return privacy_unit(self.plan.mechanism.guarantee, self.record_kind)
+
+    def to_text(self) -> str:
+        """The same for a person."""
+        plan = self.plan
+        return "\n".join(
+            [
+                *_guarantee_lines(plan),
+                f"protected: {self.protects}",
+                *([_IDS] if self.publishes_ids else []),
+                "",
+                *_forecast_lines(plan),
+                "",
+                *self.workload.to_lines(),
+                *(
+                    f"  {place}: an object store, whose free space isn't checked"
+                    for place in self.unmeasured
+                ),
+                "",
+                NOT_ASKED if self.ledger is None else self.ledger.to_line(),
+                *([] if self.outlook is None else [self.outlook.to_text()]),
+            ]
+        )
+
+
+def preview(
+    config: Config,
+    records: int | None = None,
+    features: int | None = None,
+    workers: int | None = None,
+) -> Preview:
+    """Plan a configuration and ask the ledger; nothing is written.
+
+    Of a gallery the header is read and nothing else, of interactions how many each record has.
+    Queries are public, and read: the noise of a joint release depends on them. Of a schedule the
+    release of the present period is planned.
+
+    Parameters
+    ----------
+    records, features : plan for other sizes than those of the gallery, which need not exist where
+        both are given; the ledger is not asked then
+    workers : plan for other workers than the configured ones
+    """
+    config = scheduled(config)
+    if workers is not None:
+        cluster = config.cluster.model_copy(update={"workers": workers})
+        config = config.model_copy(update={"cluster": cluster})
+    size = planned_size(config, records, features)
+    plan = plan_of_size(config, size)
+    workload = Workload(
+        plan,
+        config.cluster,
+        load_calibration(config.private),
+        interactions=size.record_kind is not None,
+        elsewhere=_kept_elsewhere(config),
+    )
+    asked = records is None and features is None
+    answer = _ledger_answer(config, plan) if asked else None
+    ids = asked and publishes_ids(config)
+    return Preview(plan, workload, answer, ids, size.record_kind, unmeasured=_object_stores(config))
+
+
+def _object_stores(config: Config) -> tuple[str, ...]:
+    """Places in object stores that a run would write to."""
+    written = (config.blocks, config.output)
+    return tuple(str(place) for place in written if isinstance(place, ObjectPath))
+
+
+def _kept_elsewhere(config: Config) -> tuple[str, ...]:
+    """Keys that name an object store, or another place for noisy blocks than the private folder."""
+    stores = tuple(
+        key for key in ("gallery", "output") if isinstance(getattr(config, key), ObjectPath)
+    )
+    return stores if config.blocks is None else (*stores, "blocks")
+
+
+def planned_size(
+    config: Config, records: int | None = None, features: int | None = None
+) -> SourceSize:
+    """The size of the configured source, or other sizes where they are given.
+
+    The source need not exist where both are given.
+    """
+    if records is not None and features is not None:
+        return SourceSize(records, features)
+    found = source_size(config)
+    if records is None and features is None:
+        return found
+    return SourceSize(records or found.n, features or found.d)
+
+
+def plan_of_size(config: Config, size: SourceSize) -> GramPlan | ScoresPlan:
+    """The plan of a configuration for a source of that size."""
+    return plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
+
+
+def _ledger_answer(config: Config, plan: GramPlan | ScoresPlan) -> LedgerAnswer:
+    """What the ledger would say, without writing."""
+    # What was spent is spent whatever became of the source since, so the newest gallery answers.
+    gallery = latest_gallery(config)
+    account = existing_account(config, gallery) if gallery is not None else None
+    request = request_for(plan.mechanism)
+    if account is None or gallery is None:
+        spend = forecast_spend(configured_budget(config), Fraction(0), request)
+        refusal = _refusal(spend, lambda: check_may_create(config, gallery))
+        return LedgerAnswer(spend, ledger_exists(config), None, refusal)
+    spend = forecast_spend(account.budget, account.spent, request)
+    run = prepare_run(config, gallery)
+    run.folder.check_settings(run.settings)
+    entry = account.find(run.release_id)
+    if entry is not None:
+        refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
+        return LedgerAnswer(spend, True, entry.state, refusal)
+    refusal = _refusal(spend, lambda: _check_account(config, account, request))
+    return LedgerAnswer(spend, True, None, refusal)
+
+
+def preview_periods(config: Config, workers: int | None = None) -> Preview:
+    """The same, with how many periods of the configuration's schedule its budget lasts.
+
+    Raises
+    ------
+    ConfigurationError
+        The configuration has no schedule.
+    """
+    shown = preview(config, workers=workers)
+    gallery = latest_gallery(config)
+    account = existing_account(config, gallery) if gallery is not None else None
+    budget = configured_budget(config) if account is None else account.budget
+    return replace(
+        shown, outlook=outlook(config, account, budget, request_for(shown.plan.mechanism))
+    )
+
+
+def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except BudgetRefused as error:
+        return str(error)
+    return None if spend.fits else "it does not fit the budget"
+
+
+def _check_account(config: Config, account: Account, request: Request) -> None:
+    """What the ledger itself checks when the release reserves, without writing."""
+    if account.budget != configured_budget(config):
+        raise BudgetRefused(
+            f"the account was opened with a budget of {account.budget}, the configuration says "
+            f"{configured_budget(config)}"
+        )
+    existing_ledger(config).forecast(account.lineage, request)
+
+
+def _guarantee_lines(plan: GramPlan | ScoresPlan) -> list[str]:
+    mechanism, guarantee = plan.mechanism, plan.mechanism.guarantee
+    lines = [
+        _heading(plan),
+        f"guarantee: epsilon {guarantee.epsilon:g} at delta {guarantee.delta:g}, adjacency "
+        f"{guarantee.adjacency} (mu {guarantee.mu:.4g})",
+        f"sensitivity: {guarantee.sensitivity.value:.6g}; {guarantee.sensitivity.derivation}",
+        f"noise: sigma {mechanism.sigma:.6g} on the grid 2^{mechanism.grid_exponent}",
+    ]
+    if guarantee.adjacency.kind != "record":
+        implied = mechanism.implied
+        lines.append(
+            f"for the full replacement of one record this gives only epsilon {implied.epsilon:.4g} "
+            f"at delta {implied.delta:g} (mu {implied.mu:.4g})"
+        )
+    return lines
+
+
+def _forecast_lines(plan: GramPlan | ScoresPlan) -> list[str]:
+    advice = signal_advice(plan)
+    warning = [] if advice is None else [f"WARNING: {advice}"]
+    return forecast_lines(plan) + warning
+
+
+def _heading(plan: GramPlan | ScoresPlan) -> str:
+    records = f"{plan.mechanism.n} records of {plan.mechanism.d} features"
+    if isinstance(plan, GramPlan):
+        return f"gram of {records}, projection {plan.method}"
+    words = "public query" if plan.rectangle.m == 1 else "public queries"
+    return f"scores of {plan.rectangle.m} {words} against {records}, clipped to their range"

@@ -1,0 +1,4 @@
+"""Reading private rows: dense galleries and sparse ones.
+
+Nothing after ``perturb`` imports this room.
+"""

@@ -1,0 +1,1 @@
+"""The last reader of records: noisy blocks, and the key that makes them."""

@@ -1,0 +1,1 @@
+"""The conductor: one release from its configuration to its manifest."""

@@ -1,0 +1,1 @@
+"""The mechanism: calibrated settings, noisy blocks, and the arrays that are released."""

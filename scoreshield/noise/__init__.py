@@ -1,0 +1,4 @@
+"""The noise: keyed tiles of a correctly rounded Gaussian, and how noisy values are stored.
+
+``sampler`` draws a tile with ``quantile`` and ``resolve``; ``encoding`` chooses the stored type.
+"""

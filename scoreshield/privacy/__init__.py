@@ -1,0 +1,1 @@
+"""How much noise a guarantee needs: sensitivity, calibration and the accountant."""

@@ -1,0 +1,1 @@
+"""What a release is worth: error bounds, forecast, metrics, decisions and rankings."""

@@ -1,0 +1,75 @@
+"""The file of rates: kept, found again, and refused where it is none."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.model import Cluster
+from pipeline.errors import ConfigurationError
+from pipeline.forecast.rates_file import (
+    FILE,
+    Calibration,
+    here_and_now,
+    load_calibration,
+    save_calibration,
+)
+from pipeline.plan.time import Rates
+
+RATES = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 2.5))
+
+
+@pytest.fixture
+def calibration() -> Calibration:
+    return here_and_now(RATES, Cluster(), "int8")
+
+
+def test_what_is_saved_is_found_again_by_its_owner_alone(
+    tmp_path: Path, calibration: Calibration
+) -> None:
+    assert load_calibration(tmp_path / "private") is None
+    path = save_calibration(tmp_path / "private", calibration)
+    assert load_calibration(tmp_path / "private") == calibration
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_differs_where_it_was_measured(calibration: Calibration) -> None:
+    assert calibration.differences(Cluster(), "int8") == []
+    # More workers are no other machines; a forecast says so itself.
+    assert calibration.differences(Cluster(workers=64), "int8") == []
+
+
+def test_what_differs_is_named(calibration: Calibration) -> None:
+    elsewhere = replace(calibration, host="elsewhere", software={"numpy": "1.0"})
+    found = elsewhere.differences(Cluster(threads_per_worker=4), "float32")
+    assert found[0].startswith("host elsewhere, now ")
+    assert "noisy values int8, now float32" in found
+    assert "threads per worker 1, now 4" in found
+    assert any(words.startswith("numpy 1.0, now ") for words in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("noise_samples", 0.0), ("noise_samples", -1.0), ("noise_samples", "fast"), ("other", 1.0)],
+)
+def test_what_is_no_rate_is_refused(
+    tmp_path: Path, calibration: Calibration, key: str, value: object
+) -> None:
+    path = save_calibration(tmp_path, calibration)
+    content = json.loads(path.read_text())
+    content["rates"][key] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match="--calibrate"):
+        load_calibration(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "rates": 3}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ConfigurationError, match="expected rates"):
+        load_calibration(tmp_path)
