@@ -39,7 +39,8 @@ from pipeline.config.model import Cluster
 from pipeline.gallery.dense import create_embeddings, panels
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block
-from pipeline.plan.gram import ReleasePlan, plan_release
+from pipeline.plan.gram import plan_release
+from pipeline.plan.release import ReleasePlan
 from pipeline.storage.blocks import create_store
 from pipeline.storage.durable import make_private
 from scoreshield.arithmetic.fixedpoint import to_fixed

@@ -104,7 +104,7 @@ def make_inputs(place: Path, arguments: argparse.Namespace) -> ScoresPlan:
     queries = Queries(rows, queries_digest(rows))
     keep_queries(place, queries)
     mechanism = scores_mechanism(arguments.n, rows, EPSILON, DELTA, Adjacency(), FULL_RANGE)
-    return plan_scores(mechanism, queries, "auto", threads_per_worker=1)
+    return plan_scores(mechanism, len(rows), "auto", threads_per_worker=1)
 
 
 def perturb_stage(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
@@ -115,7 +115,7 @@ def perturb_stage(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
         job = ScoresJob(
             gallery=str(place / "gallery.zarr"),
             queries=str(place / "queries.npy"),
-            queries_sha256=plan.queries.sha256,
+            queries_sha256=queries_digest(np.load(place / "queries.npy")),
             store=str(folder / "noisy.zarr"),
             receipts=str(make_private(folder / "receipts")),
             key_file=str(key_file),
@@ -134,7 +134,7 @@ def plain_blocks(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
         job = PlainJob(
             gallery=str(place / "gallery.zarr"),
             queries=str(place / "queries.npy"),
-            queries_sha256=plan.queries.sha256,
+            queries_sha256=queries_digest(np.load(place / "queries.npy")),
             store=str(folder / "noisy.zarr"),
             rectangle=plan.rectangle,
             sigma=plan.mechanism.sigma,

@@ -55,7 +55,6 @@ NOT_YET = {
         "scoreshield.arithmetic.products",
         "pipeline.config.cluster",
         "pipeline.plan.blockwise",
-        "pipeline.plan.scores",
     ),
     "test_files_and_functions_are_of_one_idea": (
         "scoreshield.audit.audit",

@@ -30,10 +30,10 @@ from pipeline.forecast import rate_tasks as tasks
 from pipeline.forecast.rates_file import Calibration, here_and_now, save_calibration
 from pipeline.gallery.dense import create_embeddings
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.gram import GramPlan, ReleasePlan
 from pipeline.plan.memory import FLOAT32
+from pipeline.plan.rates import Rates
+from pipeline.plan.release import ReleasePlan
 from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS
-from pipeline.plan.time import Rates
 from pipeline.progress import Reporter
 from pipeline.project.dense import STORE, describe_array
 from pipeline.project.panel_file import FEWEST_ROWS, PanelFile, RowRanges
@@ -160,8 +160,7 @@ def _places(client: Client) -> list[str]:
 
 def _columns(plan: ReleasePlan) -> int:
     """The width of a panel at which products are measured."""
-    blockwise = plan.blockwise if isinstance(plan, GramPlan) else None
-    planned = TYPICAL_COLUMNS if blockwise is None else blockwise.work.mean_columns
+    planned = TYPICAL_COLUMNS if plan.blockwise is None else plan.blockwise.work.mean_columns
     return max(4 * FEW_COLUMNS, min(planned, MOST_COLUMNS))
 
 

@@ -9,14 +9,12 @@ from typing import Any
 
 from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused
-from pipeline.forecast.advice import forecast_lines, signal_advice
 from pipeline.forecast.rates_file import load_calibration
 from pipeline.forecast.workload import Workload
 from pipeline.ingest.sources import SourceSize, latest_gallery, publishes_ids, source_size
 from pipeline.ledger import Account, Forecast, Request, State
 from pipeline.ledger import forecast as forecast_spend
-from pipeline.plan.gram import GramPlan
-from pipeline.plan.scores import ScoresPlan
+from pipeline.plan.release import ReleasePlan
 from pipeline.run.budget import (
     check_may_create,
     configured_budget,
@@ -86,7 +84,7 @@ class LedgerAnswer:
 class Preview:
     """A plan, its work, and the ledger's answer."""
 
-    plan: GramPlan | ScoresPlan
+    plan: ReleasePlan
     workload: Workload
     ledger: LedgerAnswer | None
     """None where the plan is for other sizes than those of the configured gallery."""
@@ -116,7 +114,7 @@ class Preview:
             "forecast": {
                 **asdict(plan.forecast),
                 "carries_signal": plan.forecast.carries_signal,
-                "advice": signal_advice(plan),
+                "advice": plan.forecast.advice(mechanism),
             },
             "noisy": {
                 **asdict(plan.encoding),
@@ -229,12 +227,12 @@ def planned_size(
     return SourceSize(records or found.n, features or found.d)
 
 
-def plan_of_size(config: Config, size: SourceSize) -> GramPlan | ScoresPlan:
+def plan_of_size(config: Config, size: SourceSize) -> ReleasePlan:
     """The plan of a configuration for a source of that size."""
     return plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
 
 
-def _ledger_answer(config: Config, plan: GramPlan | ScoresPlan) -> LedgerAnswer:
+def _ledger_answer(config: Config, plan: ReleasePlan) -> LedgerAnswer:
     """What the ledger would say, without writing."""
     # What was spent is spent whatever became of the source since, so the newest gallery answers.
     gallery = latest_gallery(config)
@@ -290,10 +288,10 @@ def _check_account(config: Config, account: Account, request: Request) -> None:
     existing_ledger(config).forecast(account.lineage, request)
 
 
-def _guarantee_lines(plan: GramPlan | ScoresPlan) -> list[str]:
+def _guarantee_lines(plan: ReleasePlan) -> list[str]:
     mechanism, guarantee = plan.mechanism, plan.mechanism.guarantee
     lines = [
-        _heading(plan),
+        plan.heading,
         f"guarantee: epsilon {guarantee.epsilon:g} at delta {guarantee.delta:g}, adjacency "
         f"{guarantee.adjacency} (mu {guarantee.mu:.4g})",
         f"sensitivity: {guarantee.sensitivity.value:.6g}; {guarantee.sensitivity.derivation}",
@@ -308,15 +306,7 @@ def _guarantee_lines(plan: GramPlan | ScoresPlan) -> list[str]:
     return lines
 
 
-def _forecast_lines(plan: GramPlan | ScoresPlan) -> list[str]:
-    advice = signal_advice(plan)
+def _forecast_lines(plan: ReleasePlan) -> list[str]:
+    advice = plan.forecast.advice(plan.mechanism)
     warning = [] if advice is None else [f"WARNING: {advice}"]
-    return forecast_lines(plan) + warning
-
-
-def _heading(plan: GramPlan | ScoresPlan) -> str:
-    records = f"{plan.mechanism.n} records of {plan.mechanism.d} features"
-    if isinstance(plan, GramPlan):
-        return f"gram of {records}, projection {plan.method}"
-    words = "public query" if plan.rectangle.m == 1 else "public queries"
-    return f"scores of {plan.rectangle.m} {words} against {records}, clipped to their range"
+    return plan.forecast.to_lines(plan.mechanism) + warning

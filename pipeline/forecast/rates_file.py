@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config.model import Cluster
 from pipeline.errors import ConfigurationError
-from pipeline.plan.time import Rates
+from pipeline.plan.rates import Rates
 from pipeline.storage.durable import make_private, write_atomically
 from scoreshield.manifest.schema import installed_versions
 

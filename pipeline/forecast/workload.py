@@ -11,8 +11,9 @@ from typing import Any
 from pipeline.config.model import Cluster
 from pipeline.forecast.rates_file import Calibration
 from pipeline.plan.blockwise import BlockwisePlan
-from pipeline.plan.gram import GramPlan, ReleasePlan, cache_bytes
-from pipeline.plan.time import Machines, StageTime, bytes_read_from_storage, forecast_time
+from pipeline.plan.rates import Machines, StageTime
+from pipeline.plan.release import ReleasePlan, cache_bytes, forecast_time
+from pipeline.plan.time import bytes_read_from_storage
 from pipeline.quantities import show_bytes, show_seconds
 
 UNMEASURED = (
@@ -43,7 +44,7 @@ class Workload:
     @property
     def machines(self) -> Machines:
         """The cluster as a forecast of time sees it."""
-        held = cache_bytes(self.plan, int(self.cluster.memory_limit)) if self._blockwise else 0
+        held = cache_bytes(self.plan, int(self.cluster.memory_limit)) if self.plan.blockwise else 0
         return Machines(self.cluster.workers, self.cluster.threads_per_worker, held)
 
     @property
@@ -55,7 +56,7 @@ class Workload:
 
     def to_json(self) -> dict[str, Any]:
         """The blockwise projection and the times, both None where there are none."""
-        blockwise, times = self._blockwise, self.times
+        blockwise, times = self.plan.blockwise, self.times
         return {
             "blockwise": None if blockwise is None else self._projection(blockwise),
             "time": None
@@ -85,14 +86,14 @@ class Workload:
                 f"  {stage.name}: {stage.tasks} tasks, {show_bytes(stage.disk_bytes)} on disk, "
                 f"{show_bytes(stage.peak_worker_bytes)} on one worker{time}"
             )
-            if stage.name == "project" and self._blockwise is not None:
-                lines += [f"    {line}" for line in self._projection_lines(self._blockwise)]
+            if stage.name == "project" and self.plan.blockwise is not None:
+                lines += [f"    {line}" for line in self._projection_lines(self.plan.blockwise)]
         return lines + self._time_lines(times)
 
     def assumptions(self, calibration: Calibration) -> list[str]:
         """What a forecast of time takes for granted beyond what was measured."""
         assumed = []
-        if self._blockwise is not None:
+        if self.plan.blockwise is not None:
             assumed.append(
                 "products, steps and columns are what solvers typically take at this size and "
                 "noise, at tolerance 1e-4; the spectrum decides"
@@ -113,10 +114,6 @@ class Workload:
         if changed:
             assumed.append(f"rates as they were measured ({'; '.join(changed)})")
         return assumed
-
-    @property
-    def _blockwise(self) -> BlockwisePlan | None:
-        return self.plan.blockwise if isinstance(self.plan, GramPlan) else None
 
     def _projection(self, blockwise: BlockwisePlan) -> dict[str, Any]:
         """What a blockwise projection typically does; widths, memory and disk are upper bounds."""

@@ -1,112 +1,40 @@
-"""What a release will do, counted before it does it: pure, sizes in and counts out.
-
-Everything that runs is planned here first and refused here if it can't fit. Memory and disk figures
-are upper bounds that the running stages are held to.
-"""
+"""What a Gram release will do, counted before it does it, and how long that takes."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import ConfigurationError
 from pipeline.plan.blockwise import BlockwisePlan, plan_blockwise
-from pipeline.plan.geometry import Geometry, Triangle
+from pipeline.plan.geometry import Triangle
 from pipeline.plan.memory import FLOAT32, FLOAT64, DensePanels, PanelMemory
-from pipeline.quantities import show_bytes
+from pipeline.plan.rates import Machines, Rates, StageTime, in_waves
+from pipeline.plan.release import (
+    DISK_PER_STAGE,
+    DISK_PER_TASK,
+    MOST_TASKS,
+    TILE_SCRATCH,
+    WORKER_BASELINE,
+    ReleasePlan,
+    StagePlan,
+)
+from pipeline.plan.time import time_blockwise, time_in_one_task
 from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.noise.encoding import Encoding, Precision, choose_encoding
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection import METHODS
 from scoreshield.projection.choose import LARGEST_DENSE, Form
-from scoreshield.utility.forecast import GramForecast, forecast_gram
-
-MIB = 2**20
-WORKER_BASELINE = 120 * MIB
-"""Resident memory of a worker process that has done a task and holds nothing (measured)."""
-USABLE_SHARE = 0.8
-"""Share of a worker's memory limit that may be planned; the nanny ends a worker at 0.95 of it."""
-MOST_TASKS = 10_000
-"""Tasks a stage may have; the scheduler slows down far above it."""
-
-TILE_SCRATCH = TILE * TILE * FLOAT64 + 4 * MIB
-"""Products of one tile in float64 and a few rows of noise (measured)."""
-DISK_PER_TASK = 4096 + 64
-"""A receipt, a checksum and the rest of the last disk block, for each task."""
-DISK_PER_STAGE = 512 * 1024
-"""Array metadata, run record and log, or manifest and its copy with 500 iterations of history."""
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """One stage: how many tasks, what each worker holds at most, what ends on disk."""
-
-    name: Literal["perturb", "project", "publish"]
-    tasks: int
-    peak_worker_bytes: int
-    disk_bytes: int
-
-
-@dataclass(frozen=True)
-class ReleasePlan(ABC):
-    """A whole release, of either regime."""
-
-    mechanism: Mechanism
-    method: str
-    """Of the post-processing."""
-    stages: tuple[StagePlan, ...]
-    encoding: Encoding
-    """How the noisy values are stored."""
-
-    @property
-    @abstractmethod
-    def geometry(self) -> Geometry:
-        """How the noisy matrix is cut into blocks."""
-
-    @property
-    @abstractmethod
-    def less(self) -> str:
-        """How to release less where a disk is too small, in words."""
-
-    @property
-    def projects(self) -> bool:
-        """Whether there is a projection between the noisy blocks and the release."""
-        return any(stage.name == "project" for stage in self.stages)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one stored noisy block."""
-        rows, columns = self.geometry.shape
-        return rows * columns * self.encoding.bytes
-
-    @property
-    def peak_worker_bytes(self) -> int:
-        """The most that one worker holds in any stage."""
-        return max(stage.peak_worker_bytes for stage in self.stages)
-
-    @property
-    def disk_bytes(self) -> int:
-        """Run directory and release together."""
-        return sum(stage.disk_bytes for stage in self.stages)
-
-    @property
-    def tasks(self) -> int:
-        """Tasks of all stages."""
-        return sum(stage.tasks for stage in self.stages)
+from scoreshield.utility.forecast import forecast_gram
 
 
 @dataclass(frozen=True)
 class GramPlan(ReleasePlan):
     """A whole Gram release."""
 
-    forecast: GramForecast
     triangle: Triangle
     arrays: tuple[str, ...]
     """What is published: ``"factor"``, ``"gram"``, or both."""
-    blockwise: BlockwisePlan | None = None
-    """The projection, where it runs on all workers; None for one task, or none."""
 
     @property
     def geometry(self) -> Triangle:
@@ -117,6 +45,48 @@ class GramPlan(ReleasePlan):
     def less(self) -> str:
         """The dense matrix is most of a release."""
         return "leave 'gram' out of arrays"
+
+    @property
+    def heading(self) -> str:
+        """With the projection."""
+        return f"gram of {self.records}, projection {self.method}"
+
+    @property
+    def noise_samples(self) -> int:
+        """One for each pair of records; the diagonal has none."""
+        return self.triangle.n * (self.triangle.n - 1) // 2
+
+    @property
+    def panel_rows(self) -> int:
+        """Those of a block's rows, and those of its columns."""
+        return sum(self.triangle.shape)
+
+    def time_after_perturb(self, rates: Rates, machines: Machines) -> tuple[StageTime, ...]:
+        """Projection and publication."""
+        stages = [self._time_to_publish(rates, machines)]
+        if self.blockwise is not None:
+            stages.insert(0, time_blockwise(self.triangle, self.blockwise, rates, machines))
+        elif self.projects:
+            read = self.triangle.count * self.block_bytes
+            stages.insert(0, time_in_one_task(self.triangle.n, self.method, read, rates))
+        return tuple(stages)
+
+    def _time_to_publish(self, rates: Rates, machines: Machines) -> StageTime:
+        """Panels copied, inner products of the dense matrix, the driver's last look at all."""
+        triangle = self.triangle
+        rank = 0 if self.method == "none" else triangle.n
+        rank = rank if self.blockwise is None else self.blockwise.work.rank
+        published, work = 0, 0.0
+        if "factor" in self.arrays:
+            published += triangle.n * (rank + 1) * FLOAT32
+            work += 2 * published / rates.panel_bytes
+        if "gram" in self.arrays:
+            values = (triangle.per_side * triangle.side) ** 2
+            published += values * FLOAT32
+            work += values / rates.published_values + values * rank / rates.published_flops
+        tasks = self.stages[-1].tasks
+        finishing = published / rates.driver_bytes
+        return StageTime("publish", finishing + in_waves(work, tasks, rates, machines))
 
 
 def plan_release(
@@ -166,9 +136,15 @@ def plan_release(
     # The rank is known only once the noisy matrix is; in one task it can be anything up to n.
     rank = 0 if method == "none" else n if blockwise is None else blockwise.width
     stages.append(_publish(triangle, rank, arrays, threads_per_worker))
-    forecast = forecast_gram(mechanism)
     return GramPlan(
-        mechanism, method, tuple(stages), encoding, forecast, triangle, arrays, blockwise
+        mechanism,
+        method,
+        tuple(stages),
+        encoding,
+        forecast_gram(mechanism),
+        triangle,
+        arrays,
+        blockwise=blockwise,
     )
 
 
@@ -182,37 +158,6 @@ def automatic_block_side(n: int) -> int:
     while Triangle(n, side).count > MOST_TASKS:
         side += TILE
     return side
-
-
-def check_fits(plan: ReleasePlan, memory_limit: int, free_disk: float) -> None:
-    """Refuse a plan that does not fit, with its numbers, before anything is spent.
-
-    Raises
-    ------
-    ConfigurationError
-        A stage's worker memory exceeds its share of the limit, or the disk is too small.
-    """
-    for stage in plan.stages:
-        if stage.peak_worker_bytes > USABLE_SHARE * memory_limit:
-            needed = math.ceil(stage.peak_worker_bytes / USABLE_SHARE)
-            remedy = (
-                "form: blockwise under projection, which runs on all workers"
-                if stage.name == "project" and stage.tasks == 1
-                else f"a smaller block_side than {plan.geometry.shape[1]} or fewer "
-                "threads_per_worker"
-            )
-            raise ConfigurationError(
-                f"stage {stage.name} needs {show_bytes(stage.peak_worker_bytes)} on one worker, "
-                f"cluster.memory_limit is {show_bytes(memory_limit)}, of which {USABLE_SHARE:.0%} "
-                f"may be planned; raise the limit to {show_bytes(needed)}, or use {remedy}. "
-                "Nothing was spent."
-            )
-    if plan.disk_bytes > free_disk:
-        raise ConfigurationError(
-            f"the run and its release need {show_bytes(plan.disk_bytes)} of disk, "
-            f"{show_bytes(int(free_disk))} are free; make room, or release less ({plan.less}). "
-            "Nothing was spent."
-        )
 
 
 def _perturb(
@@ -242,12 +187,6 @@ def _project_blockwise(triangle: Triangle, blockwise: BlockwisePlan, threads: in
     memory = WORKER_BASELINE + threads * blockwise.task_bytes
     disk = blockwise.disk_bytes + _factor_on_disk(triangle, blockwise.width) + DISK_PER_STAGE
     return StagePlan("project", blockwise.tasks, memory, disk)
-
-
-def cache_bytes(plan: ReleasePlan, memory_limit: int) -> int:
-    """Memory that a worker may fill with noisy blocks during the projection."""
-    needed = next(stage.peak_worker_bytes for stage in plan.stages if stage.name == "project")
-    return max(0, int(USABLE_SHARE * memory_limit) - needed)
 
 
 def _publish(triangle: Triangle, rank: int, arrays: tuple[str, ...], threads: int) -> StagePlan:

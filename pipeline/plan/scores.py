@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import ConfigurationError
-from pipeline.ingest.queries import Queries
 from pipeline.plan.geometry import Rectangle
-from pipeline.plan.gram import (
+from pipeline.plan.memory import FLOAT32, DensePanels, PanelMemory
+from pipeline.plan.rates import Machines, Rates, StageTime, in_waves
+from pipeline.plan.release import (
     DISK_PER_STAGE,
     DISK_PER_TASK,
     MIB,
@@ -22,11 +23,10 @@ from pipeline.plan.gram import (
     ReleasePlan,
     StagePlan,
 )
-from pipeline.plan.memory import FLOAT32, DensePanels, PanelMemory
 from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.noise import encoding
 from scoreshield.noise.sampler import TILE
-from scoreshield.utility.forecast import ScoresForecast, forecast_scores
+from scoreshield.utility.forecast import forecast_scores
 
 METHOD = "clip"
 """Scores are clipped to their range, which is their projection onto the feasible set."""
@@ -42,8 +42,6 @@ _MOST_CHUNK_ROWS = 64
 class ScoresPlan(ReleasePlan):
     """A whole release of scores."""
 
-    forecast: ScoresForecast
-    queries: Queries
     rectangle: Rectangle
     chunk_rows: int
     """Queries of one published chunk, which is as many records wide as a noisy block."""
@@ -58,10 +56,35 @@ class ScoresPlan(ReleasePlan):
         """Scores are all that is released."""
         return "ask fewer queries"
 
+    @property
+    def heading(self) -> str:
+        """With the number of queries."""
+        m = self.rectangle.m
+        words = "public query" if m == 1 else "public queries"
+        return f"scores of {m} {words} against {self.records}, clipped to their range"
+
+    @property
+    def noise_samples(self) -> int:
+        """One for each score."""
+        return self.rectangle.m * self.rectangle.n
+
+    @property
+    def panel_rows(self) -> int:
+        """Those of the block's columns; queries are kept."""
+        return self.rectangle.columns
+
+    def time_after_perturb(self, rates: Rates, machines: Machines) -> tuple[StageTime, ...]:
+        """Publication, which clips."""
+        values = self.noise_samples
+        work = values * FLOAT32 / rates.block_read_bytes + values / rates.published_values
+        finishing = values * FLOAT32 / rates.driver_bytes
+        seconds = finishing + in_waves(work, self.rectangle.count, rates, machines)
+        return (StageTime("publish", seconds),)
+
 
 def plan_scores(
     mechanism: Mechanism,
-    queries: Queries,
+    m: int,
     block_side: int | Literal["auto"],
     threads_per_worker: int,
     panels: PanelMemory | None = None,
@@ -70,7 +93,7 @@ def plan_scores(
 
     Parameters
     ----------
-    queries : what ``mechanism`` was calibrated for.
+    m : number of queries that ``mechanism`` was calibrated for.
     block_side : records of one block.
     panels : what panels of the gallery cost; by default those of embeddings of d features.
 
@@ -79,7 +102,7 @@ def plan_scores(
     ConfigurationError
         The requested block side makes more tasks than a scheduler carries well.
     """
-    (m, d), n = queries.rows.shape, mechanism.n
+    n, d = mechanism.n, mechanism.d
     automatic = automatic_columns(m, n, d)
     columns = automatic if block_side == "auto" else block_side
     rectangle = Rectangle(m, n, min(m, TILE), min(columns, n))
@@ -93,10 +116,9 @@ def plan_scores(
         _perturb(panels or DensePanels(d), d, rectangle, threads_per_worker),
         _publish(rectangle, rows, threads_per_worker),
     )
-    forecast = forecast_scores(mechanism)
     # What is published are these very values: rounding would make ties of what can be ranked.
     return ScoresPlan(
-        mechanism, METHOD, stages, encoding.FLOAT32, forecast, queries, rectangle, rows
+        mechanism, METHOD, stages, encoding.FLOAT32, forecast_scores(mechanism), rectangle, rows
     )
 
 

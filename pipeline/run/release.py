@@ -43,7 +43,7 @@ from pipeline.perturb.keyfile import (
     store_key,
 )
 from pipeline.perturb.secret import derive_key, read_secret, unsafe_key
-from pipeline.plan.gram import StagePlan, check_fits
+from pipeline.plan.release import StagePlan, check_fits
 from pipeline.progress import JsonLines, Reporter, Tee
 from pipeline.publish.gram import MANIFEST, describe_arrays, finish
 from pipeline.publish.signing import check_signing_key, public_key, sign, signing_key

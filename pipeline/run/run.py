@@ -239,6 +239,8 @@ class Run:
     release_id: str
     folder: RunFolder
     release: Place
+    queries: Queries | None
+    """The public queries; None in regime gram."""
     unsafe_seed: int | None = None
     """The seed of a run in test mode, whose release is NOT PRIVATE; None for every other run."""
 
@@ -247,11 +249,6 @@ class Run:
         """What this run is recorded to have been started with."""
         settings = run_settings(self.config, self.gallery, self.queries)
         return settings if self.unsafe_seed is None else {**settings, _SEED: self.unsafe_seed}
-
-    @property
-    def queries(self) -> Queries | None:
-        """The public queries; None in regime gram."""
-        return self.plan.queries if isinstance(self.plan, ScoresPlan) else None
 
     @property
     def mechanism(self) -> Mechanism:
@@ -290,6 +287,7 @@ def prepare_run(config: Config, gallery: Gallery) -> Run:
         release_id,
         run_folder(config, "runs", release_id),
         config.output / release_id,
+        queries,
     )
 
 
@@ -381,9 +379,8 @@ def plan_for(
             privacy.to_adjacency(),
             privacy.to_score_range(),
         )
-        return plan_scores(
-            mechanism, queries, config.block_side, config.cluster.threads_per_worker, panels
-        )
+        threads = config.cluster.threads_per_worker
+        return plan_scores(mechanism, len(queries.rows), config.block_side, threads, panels)
     plan = plan_release(
         calibrate(config, n, d),
         config.projection.method,

@@ -13,7 +13,8 @@ from pipeline.gallery.dense import panels, read_ids
 from pipeline.ingest.queries import keep_queries
 from pipeline.perturb.tasks import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from pipeline.plan.blockwise import BlockwisePlan
-from pipeline.plan.gram import GramPlan, cache_bytes
+from pipeline.plan.gram import GramPlan
+from pipeline.plan.release import cache_bytes
 from pipeline.plan.scores import ScoresPlan
 from pipeline.progress import Reporter
 from pipeline.project.blockwise import project_blockwise
@@ -91,10 +92,11 @@ def _gram_job(run: Run, plan: GramPlan, key_commitment: str) -> PerturbJob:
 
 
 def _scores_job(run: Run, plan: ScoresPlan, key_commitment: str) -> ScoresJob:
+    assert run.queries is not None  # noqa: S101
     return ScoresJob(
         gallery=run.gallery.path,
-        queries=str(keep_queries(run.folder.path, plan.queries)),
-        queries_sha256=plan.queries.sha256,
+        queries=str(keep_queries(run.folder.path, run.queries)),
+        queries_sha256=run.queries.sha256,
         store=str(run.folder.store),
         receipts=str(run.folder.receipts),
         key_file=str(run.folder.key_file),

@@ -16,14 +16,8 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigurationError
 from pipeline.plan.blockwise import panel_width
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.gram import (
-    USABLE_SHARE,
-    WORKER_BASELINE,
-    GramPlan,
-    cache_bytes,
-    check_fits,
-    plan_release,
-)
+from pipeline.plan.gram import GramPlan, plan_release
+from pipeline.plan.release import USABLE_SHARE, WORKER_BASELINE, cache_bytes, check_fits
 from pipeline.project.operator import ClusterOperator, NoisyBlocks
 from pipeline.project.panel_file import row_ranges
 from pipeline.project.panel_store import ClusterPanels

@@ -18,7 +18,7 @@ from pipeline.config.model import Config, load_config
 from pipeline.forecast.machine_rates import Split, calibrate
 from pipeline.forecast.preview import plan_of_size, planned_size, preview
 from pipeline.forecast.rates_file import FILE, Calibration, load_calibration
-from pipeline.plan.gram import ReleasePlan
+from pipeline.plan.release import ReleasePlan
 from pipeline.progress import JsonLines
 from pipeline.run.record import Timings
 from pipeline.run.release import release

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pipeline.config.model import Config, load_config
-from pipeline.forecast.preview import preview, signal_advice
+from pipeline.forecast.preview import preview
 from pipeline.gallery.dense import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.sources import prepare_gallery
@@ -109,7 +109,7 @@ def test_planning_changes_nothing(folder: Path) -> None:
 
 def test_a_release_without_signal_is_called_that_and_the_way_out_works(folder: Path) -> None:
     shown = preview(configure(folder, privacy=RECORD))
-    advice = signal_advice(shown.plan)
+    advice = shown.plan.forecast.advice(shown.plan.mechanism)
     assert advice is not None
     assert "would carry no recoverable signal" in advice
     assert "score_range: [0, 1]" in advice

@@ -18,7 +18,7 @@ from pipeline.forecast.rates_file import (
     load_calibration,
     save_calibration,
 )
-from pipeline.plan.time import Rates
+from pipeline.plan.rates import Rates
 
 RATES = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 2.5))
 

@@ -21,16 +21,9 @@ from pipeline.ingest import ingest
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.gram import (
-    MIB,
-    MOST_TASKS,
-    USABLE_SHARE,
-    ReleasePlan,
-    automatic_block_side,
-    check_fits,
-    plan_release,
-    show_bytes,
-)
+from pipeline.plan.gram import automatic_block_side, plan_release
+from pipeline.plan.release import MIB, MOST_TASKS, USABLE_SHARE, ReleasePlan, check_fits
+from pipeline.quantities import show_bytes
 from pipeline.storage import blocks
 from scoreshield.mechanisms.gaussian import calibrate_gram
 from scoreshield.noise.encoding import choose_encoding

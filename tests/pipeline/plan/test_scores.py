@@ -21,7 +21,8 @@ from pipeline.ingest.queries import Queries, keep_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import ScoresJob, perturb_scores
 from pipeline.plan.geometry import Rectangle
-from pipeline.plan.gram import FLOAT32, MIB, MOST_TASKS, check_fits
+from pipeline.plan.memory import FLOAT32
+from pipeline.plan.release import MIB, MOST_TASKS, check_fits
 from pipeline.plan.scores import ScoresPlan, automatic_columns, chunk_rows, plan_scores
 from pipeline.publish.scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.storage import blocks
@@ -39,7 +40,7 @@ def asked(m: int, d: int) -> Queries:
 def planned(m: int, n: int, d: int = 8, side: int | None = None, threads: int = 1) -> ScoresPlan:
     queries = asked(m, d)
     mechanism = scores_mechanism(n, queries.rows, 8.0, 1e-6, Adjacency(), FULL_RANGE)
-    return plan_scores(mechanism, queries, side or "auto", threads)
+    return plan_scores(mechanism, m, side or "auto", threads)
 
 
 @pytest.mark.parametrize(
@@ -108,15 +109,15 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, tmp_path: P
     m, n, d = 200, 40_000, 64
     np.save(tmp_path / "source.npy", np.random.default_rng(5).normal(size=(n, d)))
     gallery = ingest(tmp_path / "source.npy", tmp_path / "gallery.zarr")
-    plan = planned(m, n, d)
+    plan, queries = planned(m, n, d), asked(m, d)
     store, directory = tmp_path / "noisy.zarr", tmp_path / "release"
     (tmp_path / "receipts").mkdir()
     create_key(tmp_path / "key", content_digest(gallery), "peak", plan.mechanism)
     blocks.create_store(str(store), plan.rectangle)
     job = ScoresJob(
         gallery=gallery.path,
-        queries=str(keep_queries(tmp_path, plan.queries)),
-        queries_sha256=plan.queries.sha256,
+        queries=str(keep_queries(tmp_path, queries)),
+        queries_sha256=queries.sha256,
         store=str(store),
         receipts=str(tmp_path / "receipts"),
         key_file=str(tmp_path / "key"),

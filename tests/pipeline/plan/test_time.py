@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.plan.gram import GramPlan, plan_release
-from pipeline.plan.time import (
-    Machines,
-    Rates,
-    bytes_read_from_storage,
-    forecast_time,
-    uneven,
-)
+from pipeline.plan.rates import Machines, Rates
+from pipeline.plan.release import forecast_time
+from pipeline.plan.time import bytes_read_from_storage, uneven
 from scoreshield.mechanisms.gaussian import calibrate_gram
 
 ENDLESS = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 1e30))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from numpy.lib.format import open_memmap
 
-from pipeline.plan.gram import MIB, USABLE_SHARE
+from pipeline.plan.release import MIB, USABLE_SHARE
 from pipeline.reader.verify import verify_release
 
 N, D, QUERIES = 20_000, 32_768, 8
