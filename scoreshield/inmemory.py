@@ -83,7 +83,7 @@ def release_gram(
         max_iterations=max_iterations,
         rank=rank,
     )
-    from scoreshield.manifest.schema import manifest_in_memory
+    from scoreshield.manifest.build import manifest_in_memory
 
     manifest = manifest_in_memory(mechanism, projection)
     if projection.factor is None:
@@ -129,7 +129,7 @@ def release_scores(
 @lru_cache(maxsize=256)
 def _scores_manifest(mechanism: Mechanism) -> Manifest:
     """Manifest of a release of scores; it says the same of every release with these settings."""
-    from scoreshield.manifest.schema import manifest_in_memory
+    from scoreshield.manifest.build import manifest_in_memory
 
     return manifest_in_memory(mechanism, None)
 

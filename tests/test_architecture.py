@@ -58,7 +58,6 @@ NOT_YET = {
     ),
     "test_files_and_functions_are_of_one_idea": (
         "scoreshield.audit.audit",
-        "scoreshield.manifest.schema",
         "scoreshield.projection.blockwise.nearest",
         "scoreshield.projection.blockwise.shrink",
         "scoreshield.projection.dense.aap",

@@ -481,7 +481,7 @@ class TestTheManifestTellsNothingMore:
 
     def test_it_is_built_from_public_things_alone(self) -> None:
         """Neither rows nor a gallery can be given to it."""
-        from scoreshield.manifest.schema import build_manifest
+        from scoreshield.manifest.build import build_manifest
 
         annotations = inspect.signature(build_manifest).parameters.values()
         for parameter in annotations:
@@ -567,7 +567,7 @@ class TestProjectionIsPostProcessing:
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             names = {name for name in code_names(file) if name.split(".")[0] in foreign}
             assert not names, f"{module}: {names}"
-        for module in ("scoreshield", "scoreshield.inmemory", "scoreshield.manifest.schema"):
+        for module in ("scoreshield", "scoreshield.inmemory", "scoreshield.manifest.build"):
             loaded = {name.split(".")[0] for name in loaded_by(module)}
             assert not loaded & set(foreign)
 

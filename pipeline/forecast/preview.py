@@ -27,7 +27,7 @@ from pipeline.run.run import configured_queries, plan_for, prepare_run
 from pipeline.run.schedule import Outlook, outlook, scheduled
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.manifest.interactions import RecordKind
-from scoreshield.manifest.schema import privacy_unit
+from scoreshield.manifest.words import privacy_unit
 
 _IDS = "ids: the ids of the records were declared public, and are published as they are"
 NOT_ASKED = "ledger: not asked, this plan is for other sizes than those of the configured gallery"

@@ -16,7 +16,7 @@ from pipeline.config.model import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.plan.rates import Rates
 from pipeline.storage.durable import make_private, write_atomically
-from scoreshield.manifest.schema import installed_versions
+from scoreshield.manifest.build import installed_versions
 
 FILE = "rates.json"
 _FORMAT = 1

@@ -34,7 +34,8 @@ from pipeline.project.panel_file import PanelFile, row_ranges
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
 from pipeline.storage import arrays
 from pipeline.storage.durable import make_private, write_atomically
-from scoreshield.manifest.schema import PostProcessing, describe_projection
+from scoreshield.manifest.build import describe_projection
+from scoreshield.manifest.schema import PostProcessing
 from scoreshield.mechanisms.released import released_factor
 from scoreshield.projection.blockwise.aap import AapState, ClosingState, aap_blockwise
 from scoreshield.projection.blockwise.methods import LINEAR_SAFETY, estimated_risks

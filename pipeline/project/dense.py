@@ -26,7 +26,8 @@ from pipeline.plan.geometry import Triangle
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
-from scoreshield.manifest.schema import ArrayRecord, PostProcessing, describe_projection
+from scoreshield.manifest.build import describe_projection
+from scoreshield.manifest.schema import ArrayRecord, PostProcessing
 from scoreshield.mechanisms.released import released_factor
 from scoreshield.projection import DenseOperator, Projection, project
 from scoreshield.projection.certificate import smallest_eigenvalue_bound

@@ -75,15 +75,8 @@ from pipeline.storage.blocks import damaged_blocks
 from pipeline.storage.durable import make_private
 from pipeline.storage.lock import without_empty
 from pipeline.storage.place import Place
-from scoreshield.manifest.schema import (
-    Composition,
-    Manifest,
-    NoisyRecord,
-    PostProcessing,
-    build_manifest,
-    describe_composition,
-    installed_versions,
-)
+from scoreshield.manifest.build import build_manifest, describe_composition, installed_versions
+from scoreshield.manifest.schema import Composition, Manifest, NoisyRecord, PostProcessing
 
 _SOFTWARE = (
     "scoreshield",

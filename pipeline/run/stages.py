@@ -31,7 +31,8 @@ from pipeline.publish.gram import (
 from pipeline.publish.scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.run.run import Run
 from pipeline.storage import blocks
-from scoreshield.manifest.schema import NoisyRecord, PostProcessing, describe_clipped_scores
+from scoreshield.manifest.build import describe_clipped_scores
+from scoreshield.manifest.schema import NoisyRecord, PostProcessing
 
 _ID_ROWS = 2**16
 

@@ -13,13 +13,8 @@ from fractions import Fraction
 
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, rounding_radius
 from scoreshield.errors import ParameterError
-from scoreshield.manifest.schema import (
-    Composition,
-    Manifest,
-    Spent,
-    privacy_statement,
-    privacy_unit,
-)
+from scoreshield.manifest.schema import Composition, Manifest, Spent
+from scoreshield.manifest.words import privacy_statement, privacy_unit
 from scoreshield.mechanisms.gaussian import Guarantee, Mechanism
 from scoreshield.noise.encoding import FLOAT32, integer_codes
 from scoreshield.noise.sampler import LARGEST_RATIO

@@ -23,7 +23,8 @@ from pipeline.publish.gram import (
 )
 from pipeline.publish.signing import load_or_create_signing_key, sign
 from pipeline.storage import blocks
-from scoreshield.manifest.schema import Manifest, NoisyRecord, PostProcessing, build_manifest
+from scoreshield.manifest.build import build_manifest
+from scoreshield.manifest.schema import Manifest, NoisyRecord, PostProcessing
 from scoreshield.mechanisms.gaussian import calibrate_gram
 from scoreshield.noise.encoding import FLOAT32, Encoding
 

@@ -31,8 +31,9 @@ from pipeline.publish.signing import check_signature, load_or_create_signing_key
 from pipeline.reader.manifest_file import check_layout
 from pipeline.reader.show import render_markdown
 from scoreshield.errors import InputRejected
+from scoreshield.manifest.build import build_manifest, describe_composition
 from scoreshield.manifest.numbers import number_faults
-from scoreshield.manifest.schema import build_manifest, describe_composition, from_json, to_json
+from scoreshield.manifest.schema import from_json, to_json
 from scoreshield.mechanisms.gaussian import calibrate_gram
 
 _SECONDS, _BYTES = 5.0, 64 * 2**20

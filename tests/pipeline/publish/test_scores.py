@@ -23,12 +23,8 @@ from pipeline.reader.verify import VerificationReport, verify_release
 from pipeline.storage import blocks
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import ParameterError
-from scoreshield.manifest.schema import (
-    Manifest,
-    build_manifest,
-    describe_clipped_scores,
-    from_json,
-)
+from scoreshield.manifest.build import build_manifest, describe_clipped_scores
+from scoreshield.manifest.schema import Manifest, from_json
 from scoreshield.prepared import scores_mechanism
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 

@@ -26,7 +26,8 @@ from pipeline.publish.signing import (
     sign,
     signing_key,
 )
-from scoreshield.manifest.schema import Manifest, build_manifest
+from scoreshield.manifest.build import build_manifest
+from scoreshield.manifest.schema import Manifest
 from scoreshield.mechanisms.gaussian import calibrate_gram
 
 

@@ -23,7 +23,8 @@ from pipeline.reader.manifest_file import verify_manifest
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
 from pipeline.storage import arrays
-from scoreshield.manifest.schema import build_manifest, from_json, to_json
+from scoreshield.manifest.build import build_manifest
+from scoreshield.manifest.schema import from_json, to_json
 from scoreshield.mechanisms.gaussian import calibrate_gram
 
 BOTH, GRAM, FACTOR = ("factor", "gram"), ("gram",), ("factor",)

@@ -16,19 +16,21 @@ from hypothesis import strategies as st
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
+from scoreshield.manifest.build import (
+    build_manifest,
+    describe_composition,
+    describe_projection,
+    manifest_in_memory,
+)
 from scoreshield.manifest.schema import (
     ArrayRecord,
     Manifest,
     NoisyRecord,
     PostProcessing,
     Signature,
-    build_manifest,
     canonical_bytes,
-    describe_composition,
-    describe_projection,
     from_json,
     json_schema,
-    manifest_in_memory,
     schema_text,
     to_json,
 )

@@ -12,17 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.manifest.numbers import number_faults
-from scoreshield.manifest.schema import (
-    Manifest,
-    NoisyRecord,
+from scoreshield.manifest.build import (
     build_manifest,
     describe_clipped_scores,
     describe_composition,
     describe_projection,
-    from_json,
-    to_json,
 )
+from scoreshield.manifest.numbers import number_faults
+from scoreshield.manifest.schema import Manifest, NoisyRecord, from_json, to_json
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.prepared import scores_mechanism
