@@ -315,7 +315,7 @@ class TestRoundingForStorageIsPostProcessing:
 
 
 class TestTheKeyIsSecret:
-    """Rule 6. In depth: tests/pipeline/release/test_release.py (nothing is left behind)."""
+    """Rule 6. In depth: tests/pipeline/run/test_release.py (nothing is left behind)."""
 
     def test_its_file_is_its_owners_alone_and_is_destroyed(self, tmp_path: Path) -> None:
         path = tmp_path / "release.key"
@@ -397,7 +397,7 @@ def manifest_fields(model: Any) -> Iterator[str]:
 
 
 class TestOneKeyOneMatrix:
-    """Rule 7. In depth: tests/pipeline/release/test_release.py (negative controls)."""
+    """Rule 7. In depth: tests/pipeline/run/test_release.py (negative controls)."""
 
     def test_the_binding_covers_gallery_name_and_noise(self, tmp_path: Path) -> None:
         path = tmp_path / "release.key"

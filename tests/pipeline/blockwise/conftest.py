@@ -16,6 +16,7 @@ from pipeline.config.model import Cluster
 from pipeline.plan.geometry import Triangle
 from pipeline.project.panel_file import PanelFile, RowRanges
 from pipeline.project.panel_store import ClusterPanels
+from tests.harness.small_release import write_noisy
 
 N, SIDE, ROWS = 600, 96, 250
 """Seven blocks a side and three row ranges, whose bounds agree nowhere but at the ends."""
@@ -72,7 +73,7 @@ def matrices() -> Callable[..., tuple[NDArray[Any], NDArray[np.float32]]]:
 
 @pytest.fixture(scope="session")
 def noisy_store(
-    tmp_path_factory: pytest.TempPathFactory, toolbox: Any
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[str, Triangle, NDArray[np.float32]]:
     """Path and geometry of a store, and the matrix in it; its stored diagonal is not 1."""
     triangle = Triangle(N, SIDE)
@@ -80,4 +81,4 @@ def noisy_store(
     stored = noisy.copy()
     np.fill_diagonal(stored, 0.5)
     path = tmp_path_factory.mktemp("noisy") / "noisy.zarr"
-    return toolbox.write_noisy(path, stored, triangle), triangle, noisy
+    return write_noisy(path, stored, triangle), triangle, noisy

@@ -25,6 +25,7 @@ from pipeline.project.operator import (
 from pipeline.project.panel_store import ClusterPanels
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.projection.blockwise.box_correction import BoxCorrection
+from tests.harness.small_release import write_noisy
 
 Store = tuple[str, Triangle, Any]
 
@@ -46,13 +47,12 @@ def test_codes_multiply_as_the_numbers_they_stand_for(
     algebra: ClusterPanels,
     noisy_store: Store,
     load_panel: Callable[..., Any],
-    toolbox: Any,
     tmp_path: Path,
     precision: Any,
 ) -> None:
     _, triangle, noisy = noisy_store
     encoding = choose_encoding(0.5, precision)
-    path = toolbox.write_noisy(tmp_path / "codes.zarr", noisy, triangle, encoding)
+    path = write_noisy(tmp_path / "codes.zarr", noisy, triangle, encoding)
     operator = ClusterOperator(algebra, NoisyBlocks(path, triangle, 2**30), triangle)
     W = algebra.start(9)
     rounded = encoding.decode(encoding.encode(noisy)).astype(np.float64)

@@ -23,6 +23,7 @@ from pipeline.project.panel_file import row_ranges
 from pipeline.project.panel_store import ClusterPanels
 from scoreshield.mechanisms.gaussian import calibrate_gram
 from scoreshield.projection.choose import LARGEST_DENSE
+from tests.harness.small_release import write_noisy
 
 GIB = 2**30
 
@@ -85,7 +86,7 @@ def test_widths_grow_with_the_matrix_and_never_beyond_it(n: int, sigma: float) -
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
-def test_workers_stay_within_the_plan(client: Client, tmp_path: Path, toolbox: Any) -> None:
+def test_workers_stay_within_the_plan(client: Client, tmp_path: Path) -> None:
     # Defined here, so that it travels by value: workers can't import the tests.
     def resident_peak() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -95,7 +96,7 @@ def test_workers_stay_within_the_plan(client: Client, tmp_path: Path, toolbox: A
     triangle = Triangle(n, side)
     random = np.random.default_rng(5)
     noisy = random.normal(size=(n, n)).astype(np.float32)
-    path = toolbox.write_noisy(tmp_path / "noisy.zarr", noisy, triangle)
+    path = write_noisy(tmp_path / "noisy.zarr", noisy, triangle)
     mechanism = calibrate_gram(n, 128, 8.0, 1e-6)
     plan = plan_release(mechanism, "nearest", ("factor",), side, 1, workers=2, form="blockwise")
     assert plan.blockwise is not None

@@ -35,6 +35,7 @@ from scoreshield.projection.blockwise.shrink import shrink_blockwise
 from scoreshield.projection.dense.shrink import EXACT_RULE
 from scoreshield.projection.dense.single_precision import SinglePrecision
 from scoreshield.projection.solution import in_memory
+from tests.harness.small_release import write_noisy
 
 Store = tuple[str, Triangle, NDArray[np.float32]]
 SIGMA = 0.5
@@ -213,7 +214,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
 
 
 def test_the_exact_projection_that_takes_over_from_shrink_goes_on_from_its_last_iteration(
-    client: Client, toolbox: Any, tmp_path: Path
+    client: Client, tmp_path: Path
 ) -> None:
     """Noise so small that more eigenvalues than embeddings have dimensions rise above it."""
     random, sigma, triangle = np.random.default_rng(5), 0.02, Triangle(200, 96)
@@ -221,7 +222,7 @@ def test_the_exact_projection_that_takes_over_from_shrink_goes_on_from_its_last_
     rows /= np.linalg.norm(rows, axis=1)[:, None]
     noise = np.triu(sigma * random.normal(size=(200, 200)), 1)
     noisy = (rows @ rows.T + noise + noise.T).astype(np.float32)
-    path = toolbox.write_noisy(tmp_path / "noisy.zarr", noisy, triangle)
+    path = write_noisy(tmp_path / "noisy.zarr", noisy, triangle)
 
     def attempt(name: str, interrupt_at: int | None = None) -> Attempt:
         (tmp_path / name).mkdir(exist_ok=True)

@@ -19,20 +19,21 @@ from pipeline.plan.geometry import Triangle
 from pipeline.project.dense import ProjectJob, assemble, load_projection, project_task, unprojected
 from scoreshield.projection import project
 from scoreshield.projection.certificate import smallest_eigenvalue_bound
+from tests.harness.small_release import SIDE, SIGMA, N, noisy_matrix, write_noisy
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> str:
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("noisy") / "noisy.zarr"
-    return str(toolbox.write_noisy(path, toolbox.noisy_matrix(), Triangle(toolbox.n, toolbox.side)))
+    return str(write_noisy(path, noisy_matrix(), Triangle(N, SIDE)))
 
 
 @pytest.fixture
-def job(noisy: str, tmp_path: Path, toolbox: Any) -> ProjectJob:
+def job(noisy: str, tmp_path: Path) -> ProjectJob:
     return ProjectJob(
         noisy=noisy,
-        triangle=Triangle(toolbox.n, toolbox.side),
-        sigma=toolbox.sigma,
+        triangle=Triangle(N, SIDE),
+        sigma=SIGMA,
         method="nearest",
         tolerance=1e-7,
         max_iterations=500,
@@ -46,15 +47,15 @@ def stored(job: ProjectJob, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.asarray(values)
 
 
-def test_blocks_are_put_together_exactly(job: ProjectJob, toolbox: Any) -> None:
-    np.testing.assert_array_equal(assemble(job.noisy, job.triangle), toolbox.noisy_matrix())
+def test_blocks_are_put_together_exactly(job: ProjectJob) -> None:
+    np.testing.assert_array_equal(assemble(job.noisy, job.triangle), noisy_matrix())
 
 
 @pytest.mark.parametrize("method", ["aap", "nearest"])
-def test_the_stored_factor_is_the_projection(job: ProjectJob, toolbox: Any, method: str) -> None:
+def test_the_stored_factor_is_the_projection(job: ProjectJob, method: str) -> None:
     summary = project_task(replace(job, method=method))
     factor, diagonal = stored(job, "factor"), stored(job, "diagonal")
-    expected = project(toolbox.noisy_matrix(), method=method, tolerance=1e-7).gram()
+    expected = project(noisy_matrix(), method=method, tolerance=1e-7).gram()
     found = factor.astype(np.float64) @ factor.T.astype(np.float64)
     np.fill_diagonal(found, 1.0)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -117,8 +118,8 @@ def test_what_a_killed_attempt_left_is_swept(job: ProjectJob) -> None:
     assert not leftover.exists()
 
 
-def test_a_missing_noisy_block_is_refused(job: ProjectJob, tmp_path: Path, toolbox: Any) -> None:
-    path = toolbox.write_noisy(tmp_path / "own.zarr", toolbox.noisy_matrix(), job.triangle)
+def test_a_missing_noisy_block_is_refused(job: ProjectJob, tmp_path: Path) -> None:
+    path = write_noisy(tmp_path / "own.zarr", noisy_matrix(), job.triangle)
     (tmp_path / "own.zarr/blocks/c/4/0/0").unlink()
     with pytest.raises(IntegrityFailure, match="noisy block 4"):
         project_task(replace(job, noisy=path))

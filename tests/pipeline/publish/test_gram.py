@@ -31,6 +31,7 @@ from pipeline.reader.verify import verify_release
 from pipeline.storage import arrays
 from pipeline.storage.arrays import array_digest
 from scoreshield.manifest.schema import from_json
+from tests.harness.small_release import noisy_matrix, unsigned_manifest, write_arrays, write_noisy
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,9 @@ def test_gram_is_the_product_of_the_factor(releases: Callable[..., Any]) -> None
     np.testing.assert_allclose(norms + read(folder, "diagonal"), 1.0, rtol=0, atol=2.0**-22)
 
 
-def test_method_none_publishes_clipped_noisy_values(
-    releases: Callable[..., Any], toolbox: Any
-) -> None:
+def test_method_none_publishes_clipped_noisy_values(releases: Callable[..., Any]) -> None:
     gram = read(releases("none", ("gram",)).folder, "gram")
-    noisy = toolbox.noisy_matrix()
+    noisy = noisy_matrix()
     assert np.abs(noisy).max() > 1.0
     np.testing.assert_array_equal(gram, np.clip(noisy, -1.0, 1.0))
 
@@ -95,15 +94,15 @@ def test_the_store_is_laid_out_as_promised(releases: Callable[..., Any]) -> None
     ("n", "side", "chunks"), [(5, 16, (5, 5)), (16, 16, (16, 16)), (17, 16, (16, 16))]
 )
 def test_chunks_never_exceed_the_matrix(
-    tmp_path: Path, n: int, side: int, chunks: tuple[int, int], toolbox: Any
+    tmp_path: Path, n: int, side: int, chunks: tuple[int, int]
 ) -> None:
     triangle = Triangle(n, side)
-    noisy = toolbox.write_noisy(tmp_path / "noisy.zarr", toolbox.noisy_matrix(n), triangle)
+    noisy = write_noisy(tmp_path / "noisy.zarr", noisy_matrix(n), triangle)
     job = PublishJob(str(tmp_path / "r"), triangle, ("gram",), None, noisy)
-    toolbox.write_arrays(job)
+    write_arrays(job)
     gram = zarr.open_group(str(job.store), mode="r")["gram"]
     assert gram.chunks == chunks
-    np.testing.assert_array_equal(gram[:], np.clip(toolbox.noisy_matrix(n), -1, 1))
+    np.testing.assert_array_equal(gram[:], np.clip(noisy_matrix(n), -1, 1))
 
 
 def test_digests_are_those_of_the_plain_bytes(releases: Callable[..., Any]) -> None:
@@ -126,16 +125,16 @@ def test_digests_do_not_depend_on_the_panels(
 
 
 def test_publishing_twice_writes_the_same_bits(
-    job: PublishJob, releases: Callable[..., Any], toolbox: Any
+    job: PublishJob, releases: Callable[..., Any]
 ) -> None:
-    toolbox.write_arrays(job)
+    write_arrays(job)
     publish_block(job, 4)
     publish_panel(job, 3)
     assert describe_arrays(job.directory) == releases().manifest.arrays
 
 
 def test_a_cluster_writes_the_same_bits(
-    client: Client, tmp_path: Path, releases: Callable[..., Any], toolbox: Any
+    client: Client, tmp_path: Path, releases: Callable[..., Any]
 ) -> None:
     made = releases()
     triangle = made.job.triangle
@@ -151,7 +150,7 @@ def test_a_cluster_writes_the_same_bits(
     assert sorted(panels) == list(range(triangle.per_side))
     blocks = run_tasks(client, "publish-gram", publish_block, job, range(triangle.count))
     assert sorted(blocks) == list(range(triangle.count))
-    manifest = toolbox.unsigned_manifest(Path(job.directory), summary.post_processing)
+    manifest = unsigned_manifest(Path(job.directory), summary.post_processing)
     finish(job.directory, sign(manifest, load_or_create_signing_key(tmp_path)))
     assert manifest.arrays == made.manifest.arrays
     assert verify_release(job.directory).ok
@@ -164,15 +163,11 @@ def test_a_cluster_writes_the_same_bits(
     assert all(set(step) == fields for step in steps)
 
 
-def test_the_manifest_comes_last_and_is_copied(
-    job: PublishJob, tmp_path: Path, toolbox: Any
-) -> None:
-    toolbox.write_arrays(job)
+def test_the_manifest_comes_last_and_is_copied(job: PublishJob, tmp_path: Path) -> None:
+    write_arrays(job)
     folder = Path(job.directory)
     assert not (folder / "manifest.json").exists()
-    signed = sign(
-        toolbox.unsigned_manifest(folder, unprojected(50)), load_or_create_signing_key(tmp_path)
-    )
+    signed = sign(unsigned_manifest(folder, unprojected(50)), load_or_create_signing_key(tmp_path))
     finish(folder, signed)
     assert from_json((folder / "manifest.json").read_bytes()) == signed
     copy = zarr.open_group(str(job.store), mode="r").attrs["scoreshield_manifest"]
@@ -197,14 +192,14 @@ def test_a_finished_release_is_never_touched(releases: Callable[..., Any]) -> No
 
 
 def test_an_interrupted_publication_is_written_afresh(
-    job: PublishJob, releases: Callable[..., Any], toolbox: Any
+    job: PublishJob, releases: Callable[..., Any]
 ) -> None:
     prepare_release(job)
     publish_block(job, 2)
     (job.store / "gram/c/7/7").parent.mkdir()
     (job.store / "gram/c/7/7").write_bytes(b"from another geometry")
     (Path(job.directory) / ".manifest.json.abc").write_bytes(b"{")
-    toolbox.write_arrays(job)
+    write_arrays(job)
     assert describe_arrays(job.directory) == releases().manifest.arrays
     assert not arrays.stored_files(job.store) & {"gram/c/7/7"}
     assert [entry.name for entry in Path(job.directory).iterdir()] == ["release.zarr"]
@@ -235,10 +230,10 @@ def test_arrays_that_cannot_be_made_are_refused(
     assert not Path(job.directory).exists()
 
 
-def test_a_gap_is_never_signed_over(job: PublishJob, tmp_path: Path, toolbox: Any) -> None:
-    toolbox.write_arrays(job)
+def test_a_gap_is_never_signed_over(job: PublishJob, tmp_path: Path) -> None:
+    write_arrays(job)
     folder = Path(job.directory)
-    manifest = toolbox.unsigned_manifest(folder, unprojected(50))
+    manifest = unsigned_manifest(folder, unprojected(50))
     with pytest.raises(IntegrityFailure, match="not signed"):
         finish(folder, manifest)
     signed = sign(manifest, load_or_create_signing_key(tmp_path))

@@ -27,6 +27,7 @@ import pytest
 from pipeline.errors import IntegrityFailure
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
+from tests.harness.interruptions import KeyWatch, wait_until
 
 
 @pytest.fixture
@@ -84,11 +85,11 @@ def moments(seed: int, count: int) -> list[Any]:
     ]
 
 
-def kill_and_resume(curator: Any, toolbox: Any, kill: Callable[[Any], None], delay: float) -> None:
-    with toolbox.key_watch(curator.root) as watch:
+def kill_and_resume(curator: Any, kill: Callable[[Any], None], delay: float) -> None:
+    with KeyWatch(curator.root) as watch:
         process = curator.start("release", "release.yaml")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            toolbox.wait_until(lambda: reserved(curator) or process.poll() is not None)
+            wait_until(lambda: reserved(curator) or process.poll() is not None)
             process.wait(timeout=delay)
         if process.poll() is None:
             kill(process)
@@ -101,23 +102,21 @@ def kill_and_resume(curator: Any, toolbox: Any, kill: Callable[[Any], None], del
 
 
 @pytest.mark.parametrize(("kill", "delay"), moments(2026, 2))
-def test_killed_at_a_random_moment(
-    kill: Callable[[Any], None], delay: float, longer: Any, toolbox: Any
-) -> None:
-    kill_and_resume(longer, toolbox, kill, delay)
+def test_killed_at_a_random_moment(kill: Callable[[Any], None], delay: float, longer: Any) -> None:
+    kill_and_resume(longer, kill, delay)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kill", "delay"), moments(1066, 25))
 def test_killed_at_more_random_moments(
-    kill: Callable[[Any], None], delay: float, longer: Any, toolbox: Any
+    kill: Callable[[Any], None], delay: float, longer: Any
 ) -> None:
-    kill_and_resume(longer, toolbox, kill, delay)
+    kill_and_resume(longer, kill, delay)
 
 
-def test_a_key_that_vanishes_is_named_with_its_remedy(longer: Any, toolbox: Any) -> None:
+def test_a_key_that_vanishes_is_named_with_its_remedy(longer: Any) -> None:
     process = longer.start("release", "release.yaml")
-    toolbox.wait_until(lambda: receipts(longer) >= 3)
+    wait_until(lambda: receipts(longer) >= 3)
     longer.prepared().folder.key_file.unlink()
     _, errors = process.communicate(timeout=120)
     again = longer.command("release", "release.yaml")
@@ -135,9 +134,9 @@ def test_a_key_that_vanishes_is_named_with_its_remedy(longer: Any, toolbox: Any)
     assert [entry.state for entry in longer.account().entries] == ["abandoned", "committed"]
 
 
-def test_two_processes_and_one_release(longer: Any, toolbox: Any) -> None:
+def test_two_processes_and_one_release(longer: Any) -> None:
     first = longer.start("release", "release.yaml")
-    toolbox.wait_until(lambda: reserved(longer))
+    wait_until(lambda: reserved(longer))
     second = longer.command("release", "release.yaml")
     assert second.returncode == 6
     assert "another process is running this release" in second.stderr
@@ -202,10 +201,10 @@ def test_a_disk_too_small_is_found_before_spending(longer: Any, small_disk: Path
     assert not (longer.root / "ledger.db").exists()
 
 
-def test_an_interrupt_from_the_keyboard(longer: Any, toolbox: Any) -> None:
-    with toolbox.key_watch(longer.root) as watch:
+def test_an_interrupt_from_the_keyboard(longer: Any) -> None:
+    with KeyWatch(longer.root) as watch:
         process = longer.start("release", "release.yaml")
-        toolbox.wait_until(lambda: receipts(longer) >= 3)
+        wait_until(lambda: receipts(longer) >= 3)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 6, errors

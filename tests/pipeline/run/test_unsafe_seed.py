@@ -26,6 +26,8 @@ from pipeline.reader.verify import verify_release
 from pipeline.run.release import Outcome, release
 from pipeline.run.run import prepare_test_run
 from scoreshield.inmemory import perturb_gram
+from tests.harness.curator import Curator
+from tests.harness.interruptions import InterruptAt, KeyWatch
 
 SEED = 7
 FACTOR = {"arrays": ["factor"]}
@@ -42,9 +44,9 @@ def run_folder(curator: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Any:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A release in test mode by the command, without any ledger or leave to make one."""
-    curator = toolbox.curator(tmp_path_factory.mktemp("demonstration"))
+    curator = Curator(tmp_path_factory.mktemp("demonstration"))
     curator.write_source()
     curator.settings["ledger"]["create"] = False
     curator.configure(**FACTOR)
@@ -157,8 +159,8 @@ class TestApartFromRealRuns:
         assert not make(curator, release="faces").newly
         assert curator.account().spent == spent
 
-    def test_an_unfinished_real_run_is_left_alone(self, curator: Any, toolbox: Any) -> None:
-        with toolbox.key_watch(curator.root) as watch:
+    def test_an_unfinished_real_run_is_left_alone(self, curator: Any) -> None:
+        with KeyWatch(curator.root) as watch:
             curator.interrupt("perturb", 4, **FACTOR, release="faces")
             watch.look()
             folder = curator.prepared(**FACTOR, release="faces").folder
@@ -218,11 +220,9 @@ class TestApartFromRealRuns:
 
 
 class TestResumed:
-    def test_an_interrupted_one_goes_on_with_the_noise_of_its_seed(
-        self, curator: Any, toolbox: Any
-    ) -> None:
+    def test_an_interrupted_one_goes_on_with_the_noise_of_its_seed(self, curator: Any) -> None:
         with pytest.raises(Exception, match=r"^$"):
-            release(curator.load(**FACTOR), toolbox.interrupt_at("perturb", 5), SEED)
+            release(curator.load(**FACTOR), InterruptAt("perturb", 5), SEED)
         resumed = make(curator)
         assert resumed.newly
         assert verify_release(resumed.path).ok
@@ -238,9 +238,9 @@ class TestResumed:
         noisy = assemble(str(run.folder.store), run.plan.triangle)
         np.testing.assert_array_equal(noisy, expected)
 
-    def test_a_changed_gallery_is_refused(self, curator: Any, toolbox: Any) -> None:
+    def test_a_changed_gallery_is_refused(self, curator: Any) -> None:
         with pytest.raises(Exception, match=r"^$"):
-            release(curator.load(**FACTOR), toolbox.interrupt_at("perturb", 5), SEED)
+            release(curator.load(**FACTOR), InterruptAt("perturb", 5), SEED)
         curator.write_source(seed=2)
         with pytest.raises(IntegrityFailure, match="other content"):
             release(curator.load(**FACTOR), Tee(), SEED)

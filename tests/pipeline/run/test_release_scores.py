@@ -26,6 +26,8 @@ from pipeline.run.status import release_status
 from pipeline.storage import blocks
 from scoreshield import compose
 from scoreshield.mechanisms.gaussian import noisy_block
+from tests.harness.curator import Curator
+from tests.harness.interruptions import KeyWatch, wait_until
 
 M = 5
 SETTINGS: dict[str, Any] = {
@@ -44,9 +46,9 @@ def unit_queries(m: int = M, d: int = 16, seed: int = 2) -> NDArray[np.float32]:
     return (rows / np.linalg.norm(rows, axis=1)[:, None]).astype(np.float32)
 
 
-def scorer(root: Path, toolbox: Any, **changes: Any) -> Any:
+def scorer(root: Path, **changes: Any) -> Any:
     """A curator with a source, queries and a configuration for their scores."""
-    fresh = toolbox.curator(root, {**SETTINGS, **changes})
+    fresh = Curator(root, {**SETTINGS, **changes})
     fresh.write_source()
     np.save(root / "queries.npy", unit_queries())
     fresh.configure()
@@ -54,8 +56,8 @@ def scorer(root: Path, toolbox: Any, **changes: Any) -> Any:
 
 
 @pytest.fixture
-def curator(tmp_path: Path, toolbox: Any) -> Any:
-    return scorer(tmp_path, toolbox)
+def curator(tmp_path: Path) -> Any:
+    return scorer(tmp_path)
 
 
 def noisy(curator: Any, **changes: Any) -> NDArray[np.float32]:
@@ -87,11 +89,11 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """One command from two .npy files to scores on two workers; not to be changed."""
     workers = {"workers": 2, "memory_limit": "1GiB"}
-    made = scorer(tmp_path_factory.mktemp("scores"), toolbox, cluster=workers)
-    with toolbox.key_watch(made.root) as watch:
+    made = scorer(tmp_path_factory.mktemp("scores"), cluster=workers)
+    with KeyWatch(made.root) as watch:
         done = made.command("release", "release.yaml", "--json")
     assert done.returncode == 0, done.stderr
     path = Path(json.loads(done.stdout)["path"])
@@ -178,9 +180,9 @@ def holders(written: dict[Path, bytes], patterns: set[bytes]) -> set[Path]:
 class TestResume:
     @pytest.mark.parametrize("moment", [("perturb", 2), ("publish", 2)])
     def test_an_interrupted_run_ends_with_the_bits_of_its_key(
-        self, curator: Any, toolbox: Any, moment: tuple[str, int]
+        self, curator: Any, moment: tuple[str, int]
     ) -> None:
-        with toolbox.key_watch(curator.root) as watch:
+        with KeyWatch(curator.root) as watch:
             curator.interrupt(*moment)
             watch.look()
         # A block that is damaged meanwhile is made again.
@@ -190,15 +192,13 @@ class TestResume:
         np.testing.assert_array_equal(noisy(curator), expected_noisy(curator, watch.key))
         curator.assert_spent_once()
 
-    def test_a_killed_command_resumes_on_other_workers_and_spends_once(
-        self, curator: Any, toolbox: Any
-    ) -> None:
+    def test_a_killed_command_resumes_on_other_workers_and_spends_once(self, curator: Any) -> None:
         curator.write_source(n=1200)
         curator.configure(block_side=16)
-        with toolbox.key_watch(curator.root) as watch:
+        with KeyWatch(curator.root) as watch:
             process = curator.start("release", "release.yaml")
             receipts = curator.root / "private" / "runs"
-            toolbox.wait_until(lambda: len(list(receipts.glob("*/receipts/*.json"))) >= 10)
+            wait_until(lambda: len(list(receipts.glob("*/receipts/*.json"))) >= 10)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         left = len(list(receipts.glob("*/receipts/*.json")))

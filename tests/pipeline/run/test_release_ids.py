@@ -17,12 +17,13 @@ from pipeline.reader.open import open_release
 from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
 from pipeline.run.release import release
+from tests.harness.curator import Curator, N, embeddings
 
 
-def write_source(curator: Any, toolbox: Any) -> list[str]:
-    names = [f"product {row}" for row in range(toolbox.n)]
+def write_source(curator: Any) -> list[str]:
+    names = [f"product {row}" for row in range(N)]
     names[7] = "größtes"
-    np.savez(curator.root / "source.npz", e=toolbox.embeddings(), sku=names)
+    np.savez(curator.root / "source.npz", e=embeddings(), sku=names)
     return names
 
 
@@ -30,10 +31,10 @@ SETTINGS = {"gallery": "source.npz", "key": "e", "public_ids": "sku"}
 
 
 @pytest.fixture(scope="module")
-def labelled(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Any:
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A curator with a finished release with ids, which is not to be changed."""
-    curator = toolbox.curator(tmp_path_factory.mktemp("labelled"))
-    names = write_source(curator, toolbox)
+    curator = Curator(tmp_path_factory.mktemp("labelled"))
+    names = write_source(curator)
     return curator, curator.release(**SETTINGS), names
 
 
@@ -69,12 +70,12 @@ def test_a_finished_release_is_the_same_with_and_without_them(labelled: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore::pipeline.reader.open.NotPrivateWarning")
-def test_they_change_no_bit_of_the_noise(tmp_path: Path, toolbox: Any) -> None:
+def test_they_change_no_bit_of_the_noise(tmp_path: Path) -> None:
     made = []
     for folder, changes in (("with", SETTINGS), ("without", {**SETTINGS, "public_ids": None})):
         (tmp_path / folder).mkdir()
-        curator = toolbox.curator(tmp_path / folder)
-        write_source(curator, toolbox)
+        curator = Curator(tmp_path / folder)
+        write_source(curator)
         made.append(release(curator.load(**changes), Tee(), 7).manifest)
     assert made[0].noisy == made[1].noisy
     assert made[0].release_id == made[1].release_id
@@ -89,7 +90,7 @@ def test_a_release_without_ids_says_so(finished: Any) -> None:
         _ = open_release(finished.path).ids
 
 
-def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Any, toolbox: Any) -> None:
+def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Any) -> None:
     from pipeline.ingest import ingest
 
     ingest(curator.root / "source.npy", curator.root / "made.zarr")
@@ -97,8 +98,8 @@ def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Any, toolbox: 
         curator.release(gallery="made.zarr", public_ids="sku")
 
 
-def test_scores_have_ids_of_their_records(curator: Any, toolbox: Any) -> None:
-    names = write_source(curator, toolbox)
+def test_scores_have_ids_of_their_records(curator: Any) -> None:
+    names = write_source(curator)
     queries = np.eye(16, dtype=np.float32)[:3]
     np.save(curator.root / "queries.npy", queries)
     curator.settings.pop("projection")

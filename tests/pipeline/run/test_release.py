@@ -40,6 +40,8 @@ from pipeline.run.status import release_status
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.manifest.schema import Manifest, canonical_bytes
 from scoreshield.projection import project
+from tests.harness.curator import Curator, embeddings
+from tests.harness.interruptions import wait_until
 
 DIGITS = Path(__file__).resolve().parents[3] / "configs" / "data" / "digits.npy"
 
@@ -143,14 +145,14 @@ class TestNothingIsLeftBehind:
 
 
 @pytest.fixture(scope="module")
-def halted(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Any:
-    made = toolbox.curator(tmp_path_factory.mktemp("halted"))
+def halted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = Curator(tmp_path_factory.mktemp("halted"))
     made.write_source(n=640)
     made.settings["cluster"] = {"workers": 2, "memory_limit": "1GiB"}
     made.configure()
     process = made.start("release", "release.yaml")
     receipts = "private/runs/*/receipts/*.json"
-    toolbox.wait_until(lambda: len(list(made.root.glob(receipts))) >= 10)
+    wait_until(lambda: len(list(made.root.glob(receipts))) >= 10)
     os.killpg(process.pid, signal.SIGSTOP)
     try:
         (file,) = made.root.glob("private/runs/*/release.key")
@@ -343,9 +345,9 @@ def as_gallery(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", [as_npz, as_zarr_v2, as_zarr_v3, as_gallery])
 def test_every_source_is_released(
-    form: Callable[[Path, NDArray[np.float32]], dict[str, Any]], curator: Any, toolbox: Any
+    form: Callable[[Path, NDArray[np.float32]], dict[str, Any]], curator: Any
 ) -> None:
-    rows = toolbox.embeddings()
+    rows = embeddings()
     changes = form(curator.root, rows)
     outcome = curator.release(arrays=["factor"], **changes)
     assert outcome.newly

@@ -26,6 +26,8 @@ from pipeline.cluster.certificates import make_certificates
 from pipeline.errors import IntegrityFailure
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
+from tests.harness.curator import Curator
+from tests.harness.interruptions import KeyWatch
 
 ROOT = Path(__file__).resolve().parents[3]
 SCORESHIELD = Path(sys.executable).with_name("scoreshield")
@@ -136,13 +138,13 @@ def digests(path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, toolbox: Any) -> Any:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The digests of the release, by form of its projection; made once each."""
     made: dict[str, dict[str, str]] = {}
 
     def of(form: str) -> dict[str, str]:
         if form not in made:
-            curator = toolbox.curator(tmp_path_factory.mktemp(form))
+            curator = Curator(tmp_path_factory.mktemp(form))
             curator.write_source()
             made[form] = digests(prepare(curator, form).release().path)
         return made[form]
@@ -227,14 +229,14 @@ STEPS_TO_DIE_AT = {
 
 
 @in_turn("dense")
-def test_driver_killed(form: str, curator: Any, undisturbed: Any, toolbox: Any) -> None:
+def test_driver_killed(form: str, curator: Any, undisturbed: Any) -> None:
     """The driver dies after each step; each attempt starts from what the one before has left."""
     prepare(curator, form)
     random_key = form == "dense"
     if random_key:
         del curator.settings["secret"]
         curator.configure()
-    with toolbox.key_watch(curator.root) as watch:
+    with KeyWatch(curator.root) as watch:
         die_at_each_step(curator)
     if random_key:
         assert verify_release(curator.release().path).ok

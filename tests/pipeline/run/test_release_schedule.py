@@ -13,13 +13,13 @@ from pipeline.forecast.preview import preview_periods
 from pipeline.progress import Tee
 from pipeline.run.budget import existing_ledger
 from pipeline.run.release import release
+from tests.harness.curator import N
+from tests.harness.interruptions import InterruptAt, Interrupted
 
 SCHEDULE: dict[str, Any] = {"release": "similar", "period": "monthly"}
 
 
-def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
-    curator: Any, toolbox: Any
-) -> None:
+def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(curator: Any) -> None:
     curator.write_source()
     ledger = {**curator.settings["ledger"], "epsilon": 90.0}
     metrics = {"textfile": "scoreshield.prom"}
@@ -30,7 +30,7 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
     assert (first.newly, first.path.name) == (True, "similar-2026-08")
 
     # The gallery has grown meanwhile: the period's release is reported, the next one carries it.
-    curator.write_source(n=toolbox.n + 10, seed=2)
+    curator.write_source(n=N + 10, seed=2)
     again = release(config, silent, period="2026-08")
     assert (again.newly, again.manifest) == (False, first.manifest)
     second = release(config, silent, period="2026-09")
@@ -38,7 +38,7 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(
     assert "scoreshield_last_exit_code 0.0" in told
     assert 'scoreshield_stage_done{stage="perturb"} 15.0' in told
     assert "scoreshield_budget_epsilon 90.0" in told
-    assert (second.newly, second.manifest.shape.n) == (True, toolbox.n + 10)
+    assert (second.newly, second.manifest.shape.n) == (True, N + 10)
     assert second.manifest.composition.lineage == first.manifest.composition.lineage
 
     shown = preview_periods(config)
@@ -71,11 +71,11 @@ def test_two_schedulers_in_one_period_spend_once(curator: Any) -> None:
     assert [entry.release_id for entry in account.entries] == ["similar-2026-08"]
 
 
-def test_an_interrupted_period_is_resumed(curator: Any, toolbox: Any) -> None:
+def test_an_interrupted_period_is_resumed(curator: Any) -> None:
     curator.write_source()
     config = curator.load(**SCHEDULE)
-    with pytest.raises(toolbox.interrupted):
-        release(config, toolbox.interrupt_at("perturb", 3), period="2026-08")
+    with pytest.raises(Interrupted):
+        release(config, InterruptAt("perturb", 3), period="2026-08")
     assert release(config, Tee(), period="2026-08", performance=True).newly
     curator.assert_spent_once(release="similar-2026-08")
     reports = config.private / "runs" / "similar-2026-08" / "performance"
@@ -89,20 +89,20 @@ def test_an_interrupted_period_is_resumed(curator: Any, toolbox: Any) -> None:
 
 
 def test_a_published_period_is_settled_though_its_gallery_changed(
-    curator: Any, toolbox: Any, monkeypatch: pytest.MonkeyPatch
+    curator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
-        raise toolbox.interrupted
+        raise Interrupted
 
     curator.write_source()
     config = curator.load(**SCHEDULE)
     with monkeypatch.context() as patched:
         patched.setattr(pipeline.run.release, "_conclude", crash)
-        with pytest.raises(toolbox.interrupted):
+        with pytest.raises(Interrupted):
             release(config, Tee(), period="2026-08")
     key_file = config.private / "runs" / "similar-2026-08" / "release.key"
     assert key_file.exists()
-    curator.write_source(n=toolbox.n + 10, seed=2)
+    curator.write_source(n=N + 10, seed=2)
     outcome = release(config, Tee(), period="2026-08")
     assert not outcome.newly
     assert not key_file.exists()
