@@ -57,7 +57,6 @@ NOT_YET = {
         "pipeline.plan.blockwise",
     ),
     "test_files_and_functions_are_of_one_idea": (
-        "scoreshield.audit.audit",
         "scoreshield.projection.blockwise.nearest",
         "scoreshield.projection.blockwise.shrink",
         "scoreshield.projection.dense.aap",

@@ -34,7 +34,6 @@ from scoreshield.audit.attacks import (
 )
 from scoreshield.audit.audit import (
     AuditPlan,
-    AuditResult,
     KeySource,
     Tally,
     conclude,
@@ -42,6 +41,7 @@ from scoreshield.audit.audit import (
     plan_audit,
     tally_releases,
 )
+from scoreshield.audit.result import AuditResult
 
 CURATOR_ONLY = "CURATOR ONLY: computed from the private gallery; do not publish"
 

@@ -20,21 +20,18 @@ from scipy.stats import binomtest, norm
 from scoreshield.arithmetic.fixedpoint import check_fixed
 from scoreshield.audit.audit import (
     AUDIT_RECORDS,
-    MOST_RELEASES,
-    AuditResult,
     Release,
     _fingerprints,
     audit,
     conclude,
-    detectable_sigma,
     fresh_key,
-    mu_lower_bound,
     plan_audit,
     release_gram_once,
-    releases_needed,
     tally_releases,
-    worst_pair,
 )
+from scoreshield.audit.bound import MOST_RELEASES, detectable_sigma, mu_lower_bound, releases_needed
+from scoreshield.audit.pair import worst_pair
+from scoreshield.audit.result import AuditResult
 from scoreshield.errors import ParameterError
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
