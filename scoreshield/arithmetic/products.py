@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from scoreshield.arithmetic.fixedpoint import exact_products, to_integers
 from scoreshield.arithmetic.sparse import SparseRows, dense_by_sparse_products, sparse_products
-from scoreshield.noise.sampler import TILE
 
 FixedRows = NDArray[np.float32] | SparseRows
 """Fixed-point rows, written out or sparse."""
@@ -26,25 +25,28 @@ class Products(Protocol):
         """
 
 
-def products_of(left: FixedRows, right: FixedRows) -> Products:
-    """The products of two panels; public queries (dense, on the left) meet either kind."""
+def products_of(left: FixedRows, right: FixedRows, widest: int) -> Products:
+    """The products of two panels; public queries (dense, on the left) meet either kind.
+
+    ``widest`` is the largest number of right rows that a tile asks for.
+    """
     if isinstance(right, SparseRows):
         return _SparseProducts(left, right)
     if isinstance(left, SparseRows):
         raise TypeError("sparse rows on the left meet sparse rows on the right alone")
-    return _DenseProducts(left, right)
+    return _DenseProducts(left, right, widest)
 
 
 class _DenseProducts:
     """Of two dense panels: integers in float64 made for one tile at a time."""
 
-    def __init__(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+    def __init__(self, left: NDArray[np.float32], right: NDArray[np.float32], widest: int) -> None:
         self._left, self._right = left, right
         self._rows: slice | None = None
         self._left_integers = np.empty((0, left.shape[1]))
         # Made once for all tiles: where freed memory goes straight back to the operating system, as
         # in Dask workers, making it anew takes longer than filling it.
-        self._right_integers = np.empty((min(TILE, right.shape[0]), right.shape[1]))
+        self._right_integers = np.empty((min(widest, right.shape[0]), right.shape[1]))
 
     def tile(self, rows: slice, columns: slice, out: NDArray[np.float64]) -> None:
         if rows != self._rows:

@@ -159,7 +159,7 @@ def noisy_block(
     on_diagonal = mechanism.regime == "gram" and row == column
     if mechanism.regime == "gram":
         _check_above_diagonal(out.shape, row, column)
-    clean = products_of(left, right)
+    clean = products_of(left, right, noise.TILE)
     products = np.empty(min(noise.TILE, left.shape[0]) * min(noise.TILE, right.shape[0]))
     for tile_row, rows in noise.tiles_overlapping(row, row + left.shape[0]):
         at_row = _span(tile_row, rows, row)
