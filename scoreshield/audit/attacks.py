@@ -293,10 +293,9 @@ def _success(of_record: NDArray[np.float64], of_decoy: NDArray[np.float64]) -> f
 
 def _area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
     """Mann & Whitney's estimate: the share of (positive, negative) pairs in the right order."""
-    ordered = np.sort(negative)
-    below = np.searchsorted(ordered, positive, side="left")
-    not_above = np.searchsorted(ordered, positive, side="right")
-    return float(np.mean(below + not_above) / (2 * negative.size))
+    from scipy.stats import mannwhitneyu
+
+    return float(mannwhitneyu(positive, negative).statistic / (positive.size * negative.size))
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from scoreshield.errors import InputRejected, ParameterError
+from scoreshield.errors import InputRejected, ParameterError, ScoreShieldError
 
 FloatArray = NDArray[np.float64]
 
@@ -37,8 +37,7 @@ class RocCurve:
     @property
     def area(self) -> float:
         """Area under the curve (AUC), by the trapezoidal rule, which is exact for it."""
-        rise = self.true_positive_rate[1:] + self.true_positive_rate[:-1]
-        return float(0.5 * np.sum(rise * np.diff(self.false_positive_rate)))
+        return float(np.trapezoid(self.true_positive_rate, self.false_positive_rate))
 
 
 def roc_curve(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> RocCurve:
@@ -50,14 +49,20 @@ def roc_curve(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> RocCurve:
     ------
     InputRejected
         A set of scores is empty or holds values that are not finite.
+    ScoreShieldError
+        scikit-learn is not installed.
     """
     positive, negative = checked_scores(genuine, "genuine"), checked_scores(impostor, "impostor")
-    distinct = np.unique(np.concatenate([positive, negative]))[::-1]
-    return RocCurve(
-        np.concatenate([[np.inf], distinct]),
-        np.concatenate([[0.0], _share_at_least(negative, distinct)]),
-        np.concatenate([[0.0], _share_at_least(positive, distinct)]),
-    )
+    try:
+        from sklearn.metrics import roc_curve as curve_of
+    except ImportError as error:
+        raise ScoreShieldError(
+            "a ROC curve needs scikit-learn; pip install 'scoreshield[evaluation]'"
+        ) from error
+    is_genuine = np.repeat([True, False], [positive.size, negative.size])
+    scores = np.concatenate([positive, negative])
+    accepted_wrongly, accepted_rightly, at = curve_of(is_genuine, scores, drop_intermediate=False)
+    return RocCurve(at, accepted_wrongly, accepted_rightly)
 
 
 def auc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
@@ -65,11 +70,7 @@ def auc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
 
     A tie counts one half (Mann & Whitney 1947; Hanley & McNeil 1982).
     """
-    positive, negative = checked_scores(genuine, "genuine"), checked_scores(impostor, "impostor")
-    negative = np.sort(negative)
-    below = np.searchsorted(negative, positive, side="left").astype(np.float64)
-    up_to = np.searchsorted(negative, positive, side="right")
-    return float(np.mean(below + up_to) / (2 * negative.size))
+    return roc_curve(genuine, impostor).area
 
 
 def equal_error_rate(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
@@ -174,12 +175,6 @@ def checked_scores(values: npt.ArrayLike, name: str) -> FloatArray:
         found = f"{faults} of {scores.size} not finite" if faults else "none"
         raise InputRejected(f"{name} scores: {found}; expected one or more finite numbers")
     return scores
-
-
-def _share_at_least(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-    below = np.searchsorted(np.sort(scores), thresholds, side="left")
-    share: FloatArray = 1 - below / scores.size
-    return share
 
 
 def _competition(
