@@ -26,7 +26,8 @@ import psutil
 from distributed import Client
 
 from pipeline.cluster import open_cluster
-from pipeline.config.model import Cluster, load_config
+from pipeline.config.cluster import Cluster
+from pipeline.config.yaml import load_config
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.gram import automatic_block_side
 from pipeline.progress import JsonLines, Tee

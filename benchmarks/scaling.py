@@ -30,7 +30,7 @@ from perturb import GALLERY, make_inputs, perturb_stage
 from threadpoolctl import threadpool_limits
 
 from pipeline.cluster import open_cluster
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.gram import automatic_block_side
 from pipeline.project.operator import ClusterOperator, NoisyBlocks

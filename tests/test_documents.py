@@ -15,7 +15,8 @@ import pytest
 from pydantic import BaseModel
 
 from pipeline.cli.main import cli
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -186,7 +186,7 @@ def plan(
 
     Example: scoreshield plan configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.forecast.preview import preview, preview_periods
 
     settings = load_config(config)
@@ -248,7 +248,7 @@ def release(
 
     Example: scoreshield release configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.progress import standard_reporter
     from pipeline.run.release import release as run_release
 
@@ -269,7 +269,7 @@ def status(config: Path, as_json: bool) -> None:
 
     Example: scoreshield status configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.run.status import release_status
 
     found = release_status(load_config(config))
@@ -362,7 +362,7 @@ def audit(config: Path, as_json: bool) -> None:
 
     Example: scoreshield audit configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.errors import IntegrityFailure, exit_code
     from pipeline.progress import standard_reporter
     from pipeline.run.audit import audit_config
@@ -426,7 +426,7 @@ def ledger_init(config: Path, as_json: bool) -> None:
 
     Example: scoreshield ledger init configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.ingest.sources import prepare_gallery
     from pipeline.progress import standard_reporter
     from pipeline.run.budget import initialise_ledger, recognised
@@ -447,7 +447,7 @@ def ledger_show(config: Path, as_json: bool) -> None:
 
     Example: scoreshield ledger show configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.run.status import account_json, account_of, account_text
 
     account = account_of(load_config(config))
@@ -467,7 +467,7 @@ def ledger_verify(config: Path, adopt: bool, as_json: bool) -> None:
 
     Example: scoreshield ledger verify configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.errors import IntegrityFailure, exit_code
     from pipeline.ledger.verify import adopt_ledger, verify_ledger
 
@@ -497,7 +497,7 @@ def ledger_abandon(config: Path, name: str | None, as_json: bool) -> None:
 
     Example: scoreshield ledger abandon configs/quickstart.yaml
     """
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.run.release import abandon
     from pipeline.run.status import account_json, account_text
 
@@ -553,7 +553,7 @@ def cluster_scheduler(config: Path, listen: str | None) -> None:
     Example: scoreshield cluster scheduler configs/address.yaml
     """
     from pipeline.cluster.serve import run_scheduler
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
 
     run_scheduler(load_config(config).cluster, listen)
 
@@ -577,7 +577,7 @@ def cluster_worker(config: Path, workers: int, listen: str | None, scratch: Path
     Example: scoreshield cluster worker configs/address.yaml --workers 2
     """
     from pipeline.cluster.serve import run_workers
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
 
     run_workers(load_config(config).cluster, workers, listen, scratch)
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-DEFAULT_SECONDS = 3600.0
+from pipeline.config.cluster import TASK_TIMEOUT
 
 
 class Patience:
     """Seconds without a sign of life after which workers count as hung."""
 
-    def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(self, seconds: float = TASK_TIMEOUT) -> None:
         self.seconds = seconds
         self._heard = time.monotonic()
 

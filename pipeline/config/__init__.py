@@ -1,1 +1,5 @@
-"""The settings of a release: strict models, their YAML, and faults told in words."""
+"""The settings of a release: strict models (``model``, ``sections``, ``cluster``), read by ``yaml``.
+
+``paths`` makes relative paths absolute, ``regimes`` says which settings go with which regime,
+``faults`` tells what is wrong, ``period`` is the calendar of schedules. May import ``storage``.
+"""

@@ -10,15 +10,17 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import ByteSize, Discriminator, Field, Tag, field_validator
 
-from pipeline.cluster.patience import DEFAULT_SECONDS
-from pipeline.config.section import Bytes, Count, Number, Section, anchored, matching
+from pipeline.config.paths import AnchoredPath
+from pipeline.config.strict_model import Bytes, Count, Number, StrictModel, matching
 
+TASK_TIMEOUT = 3600.0
+"""Seconds."""
 Kind = Literal["local", "address", "slurm", "kubernetes"]
 
 
-class Cluster(Section):
+class Cluster(StrictModel):
     """The machines that compute; without a ``kind``, worker processes on this machine."""
 
     kind: Kind = Field(
@@ -38,7 +40,7 @@ class Cluster(Section):
         description="Memory of one worker, for instance `4GiB`; a plan that needs more is refused.",
     )
     task_timeout: Number = Field(
-        default=DEFAULT_SECONDS,
+        default=TASK_TIMEOUT,
         ge=1,
         description="Seconds without a finished task or a reported iteration after which workers "
         "that are busy with this run count as hung: they are restarted once, then the run ends, to "
@@ -51,17 +53,16 @@ class Cluster(Section):
         return self.workers * self.threads_per_worker
 
 
-class Tls(Section):
+class Tls(StrictModel):
     """Certificates of a private authority; a cluster trusts whoever holds one of them."""
 
-    ca: Path = Field(description="Certificate of the authority, in PEM.")
-    certificate: Path = Field(description="Certificate that the authority has signed, in PEM.")
-    key: Path = Field(description="The certificate's private key, readable by its owner alone.")
-
-    @field_validator("ca", "certificate", "key")
-    @classmethod
-    def _relative_to_the_configuration(cls, path: Path, info: ValidationInfo) -> Path:
-        return anchored(path, info)
+    ca: AnchoredPath = Field(description="Certificate of the authority, in PEM.")
+    certificate: AnchoredPath = Field(
+        description="Certificate that the authority has signed, in PEM."
+    )
+    key: AnchoredPath = Field(
+        description="The certificate's private key, readable by its owner alone."
+    )
 
 
 class RemoteCluster(Cluster):

@@ -8,17 +8,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.cluster import SECTIONS
-from pipeline.config.section import Section
+from pipeline.config.strict_model import StrictModel
 from scoreshield.faults import fault_in_words
 from scoreshield.printable import printable
 
 
-def faults_of(error: ValidationError, root: type[Section]) -> list[str]:
+def faults_of(error: ValidationError, root: type[StrictModel]) -> list[str]:
     """One line a fault; an unknown key comes with the nearest known one of ``root``."""
     return [_fault(fault, root) for fault in error.errors(include_url=False)]
 
 
-def _fault(fault: Any, root: type[Section]) -> str:
+def _fault(fault: Any, root: type[StrictModel]) -> str:
     place = printable(".".join(str(part) for part in _as_written(fault["loc"])))
     prefix = f"{place}: " if place else ""
     if fault["type"] == "extra_forbidden":
@@ -33,7 +33,7 @@ def _as_written(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return location[:1] + location[2:] if location[:1] == ("cluster",) else location
 
 
-def _suggestion(location: tuple[str | int, ...], root: type[Section]) -> str:
+def _suggestion(location: tuple[str | int, ...], root: type[StrictModel]) -> str:
     section: Any = root
     for part in location[:-1]:
         section = SECTIONS.get(str(part)) or section.model_fields[str(part)].annotation

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.plan.rates import Rates
 from pipeline.storage.durable import make_private, write_atomically

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.forecast.rates_file import Calibration
 from pipeline.plan.blockwise import BlockwisePlan
 from pipeline.plan.rates import Machines, StageTime

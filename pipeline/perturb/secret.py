@@ -18,7 +18,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from pipeline.config.model import Secret
+from pipeline.config.sections import SecretSettings
 from pipeline.errors import ConfigurationError
 
 _LABEL = b"scoreshield/1 release key"
@@ -46,7 +46,7 @@ def unsafe_key(seed: int, bound_to: bytes) -> bytes:
     return hashlib.sha256(message).digest()
 
 
-def read_secret(source: Secret) -> bytes:
+def read_secret(source: SecretSettings) -> bytes:
     """The operator's secret, without the line end that editors and commands append.
 
     Raises
@@ -74,7 +74,7 @@ def read_secret(source: Secret) -> bytes:
     return content
 
 
-def _named_file(source: Secret) -> tuple[Path, str]:
+def _named_file(source: SecretSettings) -> tuple[Path, str]:
     if source.file is not None:
         return source.file, f"secret.file {source.file}"
     name = str(source.environment)

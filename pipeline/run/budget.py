@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pipeline.config.model import Config
@@ -17,7 +16,6 @@ from pipeline.storage.place import Place, one_below
 from pipeline.storage.tree import read_plain_file
 from scoreshield.mechanisms.gaussian import Mechanism
 
-_SQLITE = "sqlite:///"
 _UNREADABLE = (OSError, ValueError, RecursionError, IntegrityFailure)
 """What reading a record may fail with: it is missing, no JSON, nested without end, or no file."""
 
@@ -149,9 +147,8 @@ def earlier_traces(config: Config, lineage: str) -> list[Place]:
 
 def _create(config: Config) -> Ledger:
     make_private(config.private)
-    if config.ledger.url.startswith(_SQLITE):
-        file = Path(config.ledger.url.removeprefix(_SQLITE))
-        file.parent.mkdir(parents=True, exist_ok=True)
+    if config.ledger.file is not None:
+        config.ledger.file.parent.mkdir(parents=True, exist_ok=True)
     return Ledger.create(config.ledger.url, config.private)
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.model import Metrics
+from pipeline.config.sections import MetricsSettings
 from pipeline.errors import ConfigurationError, ScoreShieldError, exit_code
 from scoreshield.manifest.schema import Manifest
 
@@ -24,7 +24,7 @@ _SUCCESS = "scoreshield_last_success_timestamp_seconds"
 class MetricsExporter:
     """A reporter (:mod:`pipeline.progress`) that keeps the metrics of one run."""
 
-    def __init__(self, settings: Metrics) -> None:
+    def __init__(self, settings: MetricsSettings) -> None:
         from prometheus_client import CollectorRegistry, Gauge
 
         self._textfile = settings.textfile
@@ -95,7 +95,7 @@ class MetricsExporter:
 
 
 @contextmanager
-def exported(settings: Metrics) -> Iterator[MetricsExporter | None]:
+def exported(settings: MetricsSettings) -> Iterator[MetricsExporter | None]:
     """Serve and write the configured metrics while a run lasts; None where none are configured.
 
     Raises
@@ -133,7 +133,7 @@ def exported(settings: Metrics) -> Iterator[MetricsExporter | None]:
             server.server_close()
 
 
-def _place(settings: Metrics) -> str:
+def _place(settings: MetricsSettings) -> str:
     places = [] if settings.port is None else [f"{settings.address}:{settings.port}"]
     return " or ".join(places + ([] if settings.textfile is None else [str(settings.textfile)]))
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.gallery.dense import read_rows
 from pipeline.ingest.sources import known_gallery
 from pipeline.ledger import Account

@@ -12,7 +12,7 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from pipeline.cluster import open_cluster
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.plan.geometry import Triangle
 from pipeline.project.panel_file import PanelFile, RowRanges
 from pipeline.project.panel_store import ClusterPanels

@@ -249,7 +249,7 @@ DRIVER = """
 import os, signal
 from pathlib import Path
 from pipeline.cluster import open_cluster
-from pipeline.config import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.geometry import Triangle
 from pipeline.project import ProjectJob
 from pipeline.project_blockwise import project_blockwise

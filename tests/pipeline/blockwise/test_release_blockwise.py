@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config.model import load_config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.progress import Tee
 from pipeline.reader.open import open_release

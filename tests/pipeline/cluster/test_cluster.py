@@ -17,7 +17,7 @@ import pytest
 from distributed import Client
 
 from pipeline.cluster import open_cluster
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 
 SETTINGS = Cluster(workers=2, threads_per_worker=2)
 

@@ -22,7 +22,7 @@ from distributed import Client, Future
 from pipeline.cluster import open_cluster, window
 from pipeline.cluster.patience import current_patience, patience
 from pipeline.cluster.window import run_at_once, run_one, run_tasks
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.errors import BudgetRefused, IntegrityFailure, RunFailed
 
 WORKERS = 2

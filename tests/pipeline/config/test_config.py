@@ -11,7 +11,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 
 BASE: dict[str, Any] = {

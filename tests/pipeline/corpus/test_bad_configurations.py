@@ -83,7 +83,7 @@ def test_a_gallery_is_no_configuration(bench: Any) -> None:
 )
 def test_a_secret_that_is_none_is_refused(bench: Any, make: Any, says: str) -> None:
     """Where it is read, before anything is spent; the release itself is tested elsewhere."""
-    from pipeline.config.model import load_config
+    from pipeline.config.yaml import load_config
     from pipeline.errors import ConfigurationError
     from pipeline.perturb.secret import read_secret
 

@@ -23,7 +23,8 @@ import yaml
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.ingest import open_source
 from pipeline.project.dense import unprojected

@@ -14,7 +14,8 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.main import cli
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.forecast.machine_rates import Split, calibrate
 from pipeline.forecast.preview import plan_of_size, planned_size, preview
 from pipeline.forecast.rates_file import FILE, Calibration, load_calibration

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.rates_file import (
     FILE,

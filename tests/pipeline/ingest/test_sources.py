@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, InputRejected
 from pipeline.gallery.dense import content_digest, read_rows
 from pipeline.ingest import ingest

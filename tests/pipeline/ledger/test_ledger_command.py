@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.config.model import load_config
+from pipeline.config.yaml import load_config
 from pipeline.gallery.dense import content_digest, open_gallery
 from pipeline.ingest import ingest
 from pipeline.run.budget import existing_ledger, ledger_name, open_ledger, recognised

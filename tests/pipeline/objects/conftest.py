@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.progress import Tee
 from pipeline.publish.gram import STORE

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.config.model import load_config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery.dense import content_digest, is_gallery, open_gallery, read_ids, read_rows
 from pipeline.ingest import ingest

@@ -16,7 +16,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.model import Config, Secret, load_config
+from pipeline.config.model import Config
+from pipeline.config.sections import SecretSettings
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.perturb.keyfile import bound_message, check_binding, read_key, store_key
 from pipeline.perturb.secret import derive_key, read_secret, unsafe_key
@@ -48,32 +50,32 @@ class TestWhereItIsRead:
     ) -> None:
         monkeypatch.setenv("MASTER_SECRET_FILE", str(secret_file))
         for source in (
-            Secret(file=secret_file),
-            Secret(environment="MASTER_SECRET_FILE"),
-            Secret(command=printing(SECRET + b"\n")),
-            Secret(command=printing(SECRET)),
+            SecretSettings(file=secret_file),
+            SecretSettings(environment="MASTER_SECRET_FILE"),
+            SecretSettings(command=printing(SECRET + b"\n")),
+            SecretSettings(command=printing(SECRET)),
         ):
             assert read_secret(source) == SECRET
 
     def test_raw_bytes_are_a_secret_too(self, secret_file: Path) -> None:
         secret_file.write_bytes(bytes(range(200, 232)))
-        assert read_secret(Secret(file=secret_file)) == bytes(range(200, 232))
+        assert read_secret(SecretSettings(file=secret_file)) == bytes(range(200, 232))
 
     def test_a_link_to_it_is_followed(self, secret_file: Path, tmp_path: Path) -> None:
         """Kubernetes mounts secrets as links."""
         (tmp_path / "link").symlink_to(secret_file)
-        assert read_secret(Secret(file=tmp_path / "link")) == SECRET
+        assert read_secret(SecretSettings(file=tmp_path / "link")) == SECRET
 
     def test_a_command_gets_its_arguments_without_a_shell(self, tmp_path: Path) -> None:
         script = "import sys; print(sys.argv[1])"
         argument = "$(touch made)" + "0123456789abcdef" * 2
-        source = Secret(command=(sys.executable, "-c", script, argument))
+        source = SecretSettings(command=(sys.executable, "-c", script, argument))
         assert read_secret(source) == argument.encode()
         assert not Path("made").exists()
 
     def test_a_command_cannot_ask(self) -> None:
         script = f"import sys; assert sys.stdin.read() == ''; print({SECRET.decode()!r})"
-        assert read_secret(Secret(command=(sys.executable, "-c", script))) == SECRET
+        assert read_secret(SecretSettings(command=(sys.executable, "-c", script))) == SECRET
 
 
 class TestWhatIsRefused:
@@ -81,7 +83,7 @@ class TestWhatIsRefused:
     def test_a_file_that_others_can_reach(self, secret_file: Path, mode: int) -> None:
         secret_file.chmod(mode)
         with pytest.raises(ConfigurationError, match=f"mode {mode:04o}, expected 0600.*chmod 600"):
-            read_secret(Secret(file=secret_file))
+            read_secret(SecretSettings(file=secret_file))
 
     def test_a_file_of_another_user(
         self, secret_file: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +93,7 @@ class TestWhatIsRefused:
         if owner == 0:
             os.chown(secret_file, 1234, -1)
         with pytest.raises(ConfigurationError, match="belongs to user"):
-            read_secret(Secret(file=secret_file))
+            read_secret(SecretSettings(file=secret_file))
 
     @pytest.mark.parametrize(
         ("content", "said"),
@@ -106,7 +108,7 @@ class TestWhatIsRefused:
     )
     def test_what_is_no_secret(self, secret_file: Path, content: bytes, said: str) -> None:
         secret_file.write_bytes(content)
-        for source in (Secret(file=secret_file), Secret(command=printing(content))):
+        for source in (SecretSettings(file=secret_file), SecretSettings(command=printing(content))):
             with pytest.raises(ConfigurationError, match=said):
                 read_secret(source)
 
@@ -114,7 +116,7 @@ class TestWhatIsRefused:
         os.mkfifo(tmp_path / "pipe", mode=0o600)
         for name in ("missing", "pipe", "."):
             with pytest.raises(ConfigurationError, match="plain file"):
-                read_secret(Secret(file=tmp_path / name))
+                read_secret(SecretSettings(file=tmp_path / name))
 
     @pytest.mark.parametrize("value", [None, "", SECRET.decode()])
     def test_a_variable_that_names_no_file_and_its_value_stays_unsaid(
@@ -124,7 +126,7 @@ class TestWhatIsRefused:
         if value is not None:
             monkeypatch.setenv("MASTER_SECRET_FILE", value)
         with pytest.raises(ConfigurationError, match="MASTER_SECRET_FILE") as refused:
-            read_secret(Secret(environment="MASTER_SECRET_FILE"))
+            read_secret(SecretSettings(environment="MASTER_SECRET_FILE"))
         assert_unsaid(refused.value)
 
     @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ class TestWhatIsRefused:
     )
     def test_a_command_that_fails(self, command: tuple[str, ...], said: str) -> None:
         with pytest.raises(ConfigurationError, match=said) as refused:
-            read_secret(Secret(command=command))
+            read_secret(SecretSettings(command=command))
         assert_unsaid(refused.value)
 
     def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
@@ -151,7 +153,7 @@ class TestWhatIsRefused:
             "subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]); time.sleep(60)"
         )
         command = (sys.executable, "-c", script, started, str(mark))
-        source = Secret(command=command, timeout=0.7)
+        source = SecretSettings(command=command, timeout=0.7)
         begun = time.monotonic()
         with pytest.raises(ConfigurationError, match="printed no secret within"):
             read_secret(source)
@@ -162,7 +164,7 @@ class TestWhatIsRefused:
     def test_a_command_that_never_stops_printing(self) -> None:
         script = "import sys\nwhile True: sys.stdout.write('abcdefghijkl' * 1000)"
         with pytest.raises(ConfigurationError, match="found more"):
-            read_secret(Secret(command=(sys.executable, "-c", script)))
+            read_secret(SecretSettings(command=(sys.executable, "-c", script)))
 
 
 def assert_unsaid(error: BaseException) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.errors import IntegrityFailure
 from pipeline.gallery.dense import Gallery, content_digest, read_rows
 from pipeline.ingest import ingest

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
-from pipeline.config.model import Cluster
+from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError, ParameterError
 from pipeline.gallery.dense import content_digest
 from pipeline.ingest import ingest

@@ -17,7 +17,7 @@ from distributed import Client
 from pipeline.cluster.address import check_file, security_of
 from pipeline.cluster.certificates import make_certificates
 from pipeline.config.cluster import AddressCluster
-from pipeline.config.model import load_config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ScoreShieldError, exit_code
 from pipeline.progress import Tee
 from pipeline.run.budget import ledger_exists

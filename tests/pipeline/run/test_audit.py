@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, ParameterError
 from pipeline.progress import Tee
 from pipeline.run.audit import CURATOR_ONLY, audit_config

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused
 from pipeline.gallery.dense import Gallery, content_digest, open_gallery
 from pipeline.ingest import ingest

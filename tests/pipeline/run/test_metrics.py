@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.config.model import Metrics
+from pipeline.config.sections import MetricsSettings
 from pipeline.errors import BudgetRefused, ConfigurationError
 from pipeline.run.metrics import exported
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 def test_a_scrape_finds_how_far_a_run_is() -> None:
     port = free_port()
-    with exported(Metrics(port=port)) as exporter:
+    with exported(MetricsSettings(port=port)) as exporter:
         assert exporter is not None
         exporter.begin("perturb", 8, "blocks")
         exporter.advance(3)
@@ -54,7 +54,7 @@ def test_a_scrape_finds_how_far_a_run_is() -> None:
 
 
 def test_the_text_file_outlives_runs_and_remembers_the_last_success(tmp_path: Path) -> None:
-    settings = Metrics(textfile=tmp_path / "scoreshield.prom")
+    settings = MetricsSettings(textfile=tmp_path / "scoreshield.prom")
     with exported(settings) as exporter:
         assert exporter is not None
         exporter.finish(0, None)
@@ -73,7 +73,7 @@ def test_the_text_file_outlives_runs_and_remembers_the_last_success(tmp_path: Pa
 
 def test_a_damaged_text_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "old.prom").write_text("scoreshield_last_success {{{")
-    with exported(Metrics(textfile=tmp_path / "old.prom")) as exporter:
+    with exported(MetricsSettings(textfile=tmp_path / "old.prom")) as exporter:
         assert exporter is not None
         exporter.finish(0, None)
     assert samples((tmp_path / "old.prom").read_text())["last_exit_code", ""] == 0
@@ -88,16 +88,16 @@ def test_a_taken_port_or_a_missing_folder_is_found_before_anything_is_spent(
         port = held.getsockname()[1]
         with (
             pytest.raises(ConfigurationError, match=f"metrics: 127.0.0.1:{port} can't be used"),
-            exported(Metrics(port=port)),
+            exported(MetricsSettings(port=port)),
         ):
             pass
     with (
         pytest.raises(ConfigurationError, match=r"gone/x\.prom can't be used"),
-        exported(Metrics(textfile=tmp_path / "gone" / "x.prom")),
+        exported(MetricsSettings(textfile=tmp_path / "gone" / "x.prom")),
     ):
         pass
 
 
 def test_without_settings_nothing_is_exported() -> None:
-    with exported(Metrics()) as exporter:
+    with exported(MetricsSettings()) as exporter:
         assert exporter is None

@@ -12,7 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.main import cli
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.preview import preview
 from pipeline.gallery.dense import Gallery, content_digest, open_gallery

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from pipeline.config.model import load_config
+from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused, ConfigurationError, InputRejected, IntegrityFailure
 from pipeline.forecast.preview import preview
 from pipeline.gallery.dense import read_rows

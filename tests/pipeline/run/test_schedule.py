@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
 from pipeline.config.period import period_at
+from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import Account, Budget, Request
 from pipeline.ledger.account import Entry

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.config.model import Config, load_config
+from pipeline.config.model import Config
+from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused, InputRejected
 from pipeline.gallery.dense import content_digest
 from pipeline.ingest.sources import prepare_gallery
