@@ -64,7 +64,8 @@ class ThreadCluster:
                     threads_per_worker=1,
                     memory_limit=MEMORY,
                     processes=False,
-                    dashboard_address=None,
+                    dashboard_address="127.0.0.1:0",
+                    scheduler_kwargs={"dashboard": False},
                     local_directory=scratch,
                     silence_logs=logging.CRITICAL,
                     # What preflight asks for; nobody is at this address, and nobody calls there.

@@ -2,7 +2,8 @@
 
 Whatever happens, the same command makes the same release in the end, bit for bit that of a run
 which nothing disturbed; its budget is spent once; and what is not finished can't be opened. Worker
-processes, disks and schedulers are real; :mod:`command_with_faults` lets the accidents happen.
+processes, disks and schedulers are real; :mod:`tests.harness.accidents` lets the accidents happen.
+What meets the driver or its disk alone is tried on worker threads first, in the short set.
 ``docs/faults.md`` shows the same table to operators.
 """
 
@@ -13,9 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,12 @@ from pipeline.cluster.certificates import make_certificates
 from pipeline.errors import IntegrityFailure
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
+from tests.harness.accidents import run_with_accidents
+from tests.harness.command import COMMAND, Ended
 from tests.harness.curator import Curator
 from tests.harness.interruptions import KeyWatch
 
 ROOT = Path(__file__).resolve().parents[3]
-SCORESHIELD = Path(sys.executable).with_name("scoreshield")
-COMMAND = Path(__file__).with_name("command_with_faults.py")
 
 STAGES = ("ingest", "reserve", "perturb", "project", "project blockwise", "publish", "commit")
 NO_WORKERS = dict.fromkeys(("ingest", "commit"), "no workers")
@@ -71,8 +70,9 @@ def stages_of(form: str) -> list[str]:
     return [stage for stage in STAGES if stage not in FORMS.values() or stage == FORMS[form]]
 
 
-def prepare(curator: Any, form: str, **cluster: Any) -> Any:
+def prepare(curator: Curator, form: str, processes: bool = True, **cluster: Any) -> Curator:
     """Configure a run whose projection takes long enough for accidents."""
+    curator.processes = processes
     secret = curator.root / "master.secret"
     secret.write_bytes(bytes(range(32)).hex().encode())
     secret.chmod(0o600)
@@ -89,37 +89,22 @@ def prepare(curator: Any, form: str, **cluster: Any) -> Any:
     return curator
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended, and what it said to a person."""
-
-    code: int
-    messages: list[str]
-
-
-def command(curator: Any, accidents: dict[str, str], **environment: str) -> Ended:
+def command(curator: Curator, accidents: dict[str, str], **environment: str) -> Ended:
     """Release with accidents."""
-    told = [f"{moment}={accident}" for moment, accident in accidents.items()]
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), *told, "--", "release", "release.yaml"],
-        cwd=curator.root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+    threads = not curator.processes
+    ended = run_with_accidents(
+        curator.root, accidents, "release", "release.yaml", threads=threads, **environment
     )
-    lines = done.stderr.splitlines()
-    happened = {line for line in lines if line.startswith('{"accident"')}
-    assert len(happened) == len(accidents), (accidents, lines)
-    return Ended(done.returncode, [line for line in lines if line and not line.startswith("{")])
+    happened = {line for line in ended.stderr.splitlines() if line.startswith('{"accident"')}
+    assert len(happened) == len(accidents), (accidents, ended)
+    return ended
 
 
-def assert_outcome(curator: Any, fault: str, stage: str, ended: Ended) -> None:
+def assert_outcome(curator: Curator, fault: str, stage: str, ended: Ended) -> None:
     """As the table says, and nothing can be read that is not finished."""
     outcome = OUTCOMES[fault][stage]
     codes = {"finishes": 0, "exit 2": 2, "exit 6": 6, "killed": -9}
-    assert ended.code == codes[outcome], (fault, stage, ended)
+    assert ended.returncode == codes[outcome], (fault, stage, ended)
     if outcome.startswith("exit"):
         assert len(ended.messages) == 1, (fault, stage, ended)
         remedy = "Nothing was spent" if outcome == "exit 2" else r"\bagain\b"
@@ -146,13 +131,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if form not in made:
             curator = Curator(tmp_path_factory.mktemp(form))
             curator.write_source()
-            made[form] = digests(prepare(curator, form).release().path)
+            made[form] = digests(prepare(curator, form, processes=False).release().path)
         return made[form]
 
     return of
 
 
-def assert_finished(curator: Any, expected: dict[str, str]) -> None:
+def assert_finished(curator: Curator, expected: dict[str, str]) -> None:
+    curator.processes = False
     outcome = curator.release()
     assert digests(outcome.path) == expected
     assert verify_release(outcome.path).ok
@@ -160,7 +146,7 @@ def assert_finished(curator: Any, expected: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def small_disk(curator: Any) -> Iterator[Path]:
+def small_disk(curator: Curator) -> Iterator[Path]:
     """A disk of 128 MiB of its own, ``disk`` in the curator's folder."""
     mounted = curator.root / "disk"
     mounted.mkdir()
@@ -172,10 +158,15 @@ def small_disk(curator: Any) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mounted)], check=True)
 
 
-def in_turn(short: str) -> Any:
-    """Both forms of the projection, one of them in the short set."""
-    other = next(form for form in FORMS if form != short)
-    return pytest.mark.parametrize("form", [short, pytest.param(other, marks=pytest.mark.slow)])
+def on_threads_first(short: str) -> Any:
+    """One form of the projection on worker threads in the short set; all else is for the slow."""
+    return pytest.mark.parametrize(
+        ("form", "processes"),
+        [
+            (short, False),
+            *(pytest.param(form, True, marks=pytest.mark.slow) for form in FORMS),
+        ],
+    )
 
 
 @pytest.mark.timeout(600)
@@ -187,7 +178,7 @@ def in_turn(short: str) -> Any:
         pytest.param("blockwise", ["reserve", "project blockwise"], marks=pytest.mark.slow),
     ],
 )
-def test_worker_killed(form: str, stages: list[str], curator: Any, undisturbed: Any) -> None:
+def test_worker_killed(form: str, stages: list[str], curator: Curator, undisturbed: Any) -> None:
     """The busy worker is killed in each stage of one run.
 
     What it held is asked for at its dead address for a while: this takes its time.
@@ -208,7 +199,7 @@ def test_worker_killed(form: str, stages: list[str], curator: Any, undisturbed: 
         pytest.param("blockwise", ["project blockwise", "publish"], marks=pytest.mark.slow),
     ],
 )
-def test_worker_hung(form: str, stages: list[str], curator: Any, undisturbed: Any) -> None:
+def test_worker_hung(form: str, stages: list[str], curator: Curator, undisturbed: Any) -> None:
     """The busy worker stops in each stage of one run; it is restarted when patience ends."""
     # Longer than a new worker takes to be there on a busy machine.
     prepare(curator, form, task_timeout=15)
@@ -228,10 +219,10 @@ STEPS_TO_DIE_AT = {
 }
 
 
-@in_turn("dense")
-def test_driver_killed(form: str, curator: Any, undisturbed: Any) -> None:
+@on_threads_first("dense")
+def test_driver_killed(form: str, processes: bool, curator: Curator, undisturbed: Any) -> None:
     """The driver dies after each step; each attempt starts from what the one before has left."""
-    prepare(curator, form)
+    prepare(curator, form, processes)
     random_key = form == "dense"
     if random_key:
         del curator.settings["secret"]
@@ -246,7 +237,7 @@ def test_driver_killed(form: str, curator: Any, undisturbed: Any) -> None:
         assert_finished(curator, undisturbed(form))
 
 
-def die_at_each_step(curator: Any) -> None:
+def die_at_each_step(curator: Curator) -> None:
     kept: dict[Path, int] = {}
     for stage, moments in STEPS_TO_DIE_AT.items():
         for moment in moments:
@@ -261,10 +252,12 @@ def die_at_each_step(curator: Any) -> None:
             kept = receipts
 
 
-@in_turn("blockwise")
-def test_disk_full(form: str, curator: Any, undisturbed: Any, small_disk: Path) -> None:
+@on_threads_first("blockwise")
+def test_disk_full(
+    form: str, processes: bool, curator: Curator, undisturbed: Any, small_disk: Path
+) -> None:
     """Ledger, private folder and output share a disk; it fills up in each stage in turn."""
-    prepare(curator, form)
+    prepare(curator, form, processes)
     curator.settings["ledger"]["url"] = "sqlite:///disk/ledger.db"
     curator.settings |= {"private": "disk/private", "output": "disk/releases"}
     curator.configure()
@@ -277,9 +270,11 @@ def test_disk_full(form: str, curator: Any, undisturbed: Any, small_disk: Path) 
     assert_finished(curator, undisturbed(form))
 
 
-@in_turn("dense")
-def test_output_read_only(form: str, curator: Any, undisturbed: Any, small_disk: Path) -> None:
-    prepare(curator, form)
+@on_threads_first("dense")
+def test_output_read_only(
+    form: str, processes: bool, curator: Curator, undisturbed: Any, small_disk: Path
+) -> None:
+    prepare(curator, form, processes)
     curator.settings["output"] = "disk/releases"
     curator.configure()
     for stage in stages_of(form):
@@ -297,7 +292,7 @@ def test_output_read_only(form: str, curator: Any, undisturbed: Any, small_disk:
 
 
 @pytest.fixture
-def apart(curator: Any) -> Iterator[subprocess.Popen[bytes]]:
+def apart(curator: Curator) -> Iterator[subprocess.Popen[bytes]]:
     """A scheduler in a process of its own, with a worker; the curator's configuration names it."""
     prepare(curator, "dense")
     make_certificates(curator.root / "tls", 1)
@@ -314,7 +309,7 @@ def apart(curator: Any) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     services = [
         subprocess.Popen(
-            [str(SCORESHIELD), "cluster", role, "release.yaml"],
+            [COMMAND, "cluster", role, "release.yaml"],
             cwd=curator.root,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -339,7 +334,7 @@ def apart(curator: Any) -> Iterator[subprocess.Popen[bytes]]:
     ],
 )
 def test_scheduler_lost(
-    form: str, stage: str, curator: Any, undisturbed: Any, apart: subprocess.Popen[bytes]
+    form: str, stage: str, curator: Curator, undisturbed: Any, apart: subprocess.Popen[bytes]
 ) -> None:
     """Where it runs apart from the driver; on one machine it is the driver."""
     cluster = curator.settings["cluster"]

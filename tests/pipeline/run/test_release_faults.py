@@ -169,7 +169,7 @@ def test_files_that_cannot_grow(curator: Any) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    failed = curator.command("release", "release.yaml", preexec_fn=limited)
+    failed = curator.process("release", "release.yaml", preexec_fn=limited)
     assert failed.returncode == 6, failed.stderr
     assert len(messages(failed.stderr)) == 1
     assert "run the same command again" in failed.stderr
