@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
-from pipeline.gallery.dense import create_embeddings, panels
+from pipeline.gallery.dense import create_embeddings
+from pipeline.gallery.store import panels
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block
 from pipeline.plan.gram import plan_release

@@ -28,8 +28,10 @@ import pyarrow.csv
 from numpy.typing import NDArray
 from perturb import perturb_stage
 
-from pipeline.gallery.dense import Gallery, create_embeddings, describe, open_gallery, panels
+from pipeline.gallery.dense import create_embeddings
+from pipeline.gallery.open import open_gallery
 from pipeline.gallery.sparse import panels_of, row_pointers
+from pipeline.gallery.store import Gallery, describe, open_group, panels
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
 from pipeline.plan.gram import GramPlan, plan_release
 from scoreshield.arithmetic.fixedpoint import to_fixed
@@ -133,7 +135,15 @@ def dense_gallery(path: Path, n: int) -> Gallery:
     array = create_embeddings(str(path), n, DENSE_FEATURES)
     for start, stop in panels(n, 2048):
         array[start:stop] = to_fixed(random.standard_normal((stop - start, DENSE_FEATURES)))
-    describe(str(path), lineage="0" * 32, source_kind="npy", zero_rows="refuse", substituted=0)
+    describe(
+        open_group(str(path), writable=True),
+        lineage="0" * 32,
+        n=n,
+        d=DENSE_FEATURES,
+        source_kind="npy",
+        zero_rows="refuse",
+        substituted=0,
+    )
     return open_gallery(path)
 
 

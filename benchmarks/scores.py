@@ -42,7 +42,8 @@ from perturb import (
 from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
-from pipeline.gallery.dense import ARRAY_NAME, create_embeddings, panels
+from pipeline.gallery.dense import ARRAY_NAME, create_embeddings
+from pipeline.gallery.store import panels
 from pipeline.ingest.queries import Queries, keep_queries, kept_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import ScoresJob, perturb_scores

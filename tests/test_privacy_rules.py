@@ -518,6 +518,8 @@ class TestProjectionIsPostProcessing:
     """The way data flow: nothing after `perturb` can reach what reads a gallery."""
 
     PRIVATE = (
+        "pipeline.gallery.store",
+        "pipeline.gallery.open",
         "pipeline.gallery.dense",
         "pipeline.ingest",
         "pipeline.perturb.tasks",

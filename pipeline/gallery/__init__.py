@@ -1,4 +1,5 @@
-"""Reading private rows: dense galleries and sparse ones.
+"""Private rows on disk: ``store`` is what every gallery is, ``dense`` and ``sparse`` its two forms.
 
+``open`` opens either. May import ``plan`` and ``storage``.
 Nothing after ``perturb`` imports this room.
 """

@@ -11,28 +11,32 @@ SciPy's CSR) in one-dimensional little-endian arrays:
 - ``record_ids.bytes``, ``feature_ids.bytes`` uint8 and ``record_ids.ends``, ``feature_ids.ends``
   int64: the source's ids in UTF-8, one after the other, and where each ends.
 
-A row without entries is a substituted one. Chunks are of one size, carry a crc32c and are all
-stored; the fill value is one that no array of numbers may hold, and opening compares expected with
-stored chunks.
+A row without entries is a substituted one. Chunks are of one size.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import zarr
-import zarr.codecs
 from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import FORMAT_VERSION, MARKER, Gallery, open_group
+from pipeline.gallery.store import (
+    CHECKSUM_BYTES,
+    FORMAT_VERSION,
+    Gallery,
+    create_array,
+    faulty_chunks,
+    open_group,
+    panels,
+)
 from pipeline.plan.memory import SparsePanels
-from pipeline.storage.place import place_of, stored_files
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.arithmetic.sparse import SparseRows, check_fixed_sparse
 from scoreshield.errors import ScoreShieldError
@@ -42,8 +46,6 @@ FORM = "sparse"
 POINTERS, COLUMNS, INTEGERS, ORDER = "pointers", "columns", "integers", "column_of_feature"
 CHUNK_ENTRIES = 2**18
 _DIGEST_ENTRIES = 2**22
-_CHECKSUM_BYTES = 4
-_SHOWN_CHUNKS = 5
 _DTYPES = {
     POINTERS: "<i8",
     COLUMNS: "<i4",
@@ -71,7 +73,7 @@ class EntryWriter:
         self._waiting: dict[str, list[NDArray[np.int32]]] = {COLUMNS: [], INTEGERS: []}
         self._count = 0
         for name in self._waiting:
-            create_array(self.group, name, 0)
+            _create(self.group, name, 0)
 
     def append(self, columns: NDArray[np.int32], integers: NDArray[np.int32]) -> None:
         """Add the entries of the next rows."""
@@ -97,64 +99,17 @@ class EntryWriter:
         self._count -= count
 
 
-def create_array(group: zarr.Group, name: str, length: int) -> zarr.Array[Any]:
-    """Make one empty array of a gallery."""
-    return group.create_array(
-        name,
-        shape=(length,),
-        chunks=(CHUNK_ENTRIES,),
-        dtype=_DTYPES[name],
-        filters=None,
-        serializer=zarr.codecs.BytesCodec(endian=None if _DTYPES[name] == "|u1" else "little"),
-        compressors=[zarr.codecs.Crc32cCodec()],
-        fill_value=_FILLS[_DTYPES[name]],
-        chunk_key_encoding={"name": "default", "separator": "."},
-        config={"write_empty_chunks": True},
-    )
-
-
 def write_array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
     """Make one array of a gallery with its values."""
-    create_array(group, name, len(values))[:] = values
+    _create(group, name, len(values))[:] = values
 
 
-def write_ids(group: zarr.Group, name: IdsOf, ids: Sequence[str]) -> None:
+def write_source_ids(group: zarr.Group, name: IdsOf, ids: Sequence[str]) -> None:
     """Keep the source's ids beside the rows or the features that they name."""
     encoded = [one.encode() for one in ids]
     write_array(group, f"{name}.bytes", np.frombuffer(b"".join(encoded), dtype=np.uint8))
     ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
     write_array(group, f"{name}.ends", ends)
-
-
-def describe_sparse(
-    group: zarr.Group,
-    *,
-    lineage: str,
-    n: int,
-    d: int,
-    entries: int,
-    record_kind: RecordKind,
-    zero_rows: str,
-    substituted: int,
-    id_width: int | None = None,
-) -> None:
-    """Write the group's attributes: the last step of an ingest, which makes it a gallery."""
-    group.attrs.update(
-        {
-            MARKER: FORMAT_VERSION,
-            "form": FORM,
-            "lineage": lineage,
-            "fraction_bits": FRACTION_BITS,
-            "n": n,
-            "d": d,
-            "entries": entries,
-            "record_kind": record_kind,
-            "zero_rows": zero_rows,
-            "substituted": substituted,
-            "source_kind": "ratings",
-            **({} if id_width is None else {"id_width": id_width}),
-        }
-    )
 
 
 def open_sparse(path: str, attributes: Mapping[str, Any]) -> Gallery:
@@ -243,7 +198,7 @@ def column_of_feature(path: str) -> NDArray[np.int32]:
     return order
 
 
-def read_ids(path: str, name: IdsOf) -> list[str]:
+def source_ids(path: str, name: IdsOf) -> list[str]:
     """The source's ids of the records or the features, in their order; private.
 
     Raises
@@ -265,21 +220,21 @@ def sparse_digest(gallery: Gallery) -> bytes:
 
     Covers the format version, n and d as little-endian 64-bit integers, then the pointers, columns,
     integers and the order of the columns, each as stored. A dense gallery of the same rows has
-    another digest. Private: a public digest would let anyone test a guessed gallery.
+    another digest.
     """
     digest = hashlib.sha256(b"scoreshield sparse gallery")
     digest.update(struct.pack("<3Q", FORMAT_VERSION, gallery.n, gallery.d))
     group = open_group(gallery.path)
     for name in (POINTERS, COLUMNS, INTEGERS, ORDER):
-        for part in _parts(_array(group, name).shape[0]):
-            values = _read(group, gallery.path, name, part)
+        for start, stop in panels(_array(group, name).shape[0], _DIGEST_ENTRIES):
+            values = _read(group, gallery.path, name, slice(start, stop))
             digest.update(values.astype(_DTYPES[name], copy=False).data)
     return digest.digest()
 
 
-def _parts(length: int) -> Iterator[slice]:
-    for start in range(0, length, _DIGEST_ENTRIES):
-        yield slice(start, min(start + _DIGEST_ENTRIES, length))
+def _create(group: zarr.Group, name: str, length: int) -> zarr.Array[Any]:
+    dtype = _DTYPES[name]
+    return create_array(group, name, (length,), (CHUNK_ENTRIES,), dtype, _FILLS[dtype])
 
 
 def _array(group: zarr.Group, name: str) -> zarr.Array[Any]:
@@ -351,19 +306,11 @@ def _check_layout(
 
 def _check_chunks(path: str, lengths: Mapping[str, int]) -> None:
     """Every expected chunk must be stored, at its full size."""
-    sizes = stored_files(place_of(path))
     expected = {
-        f"{name}/c.{chunk}": CHUNK_ENTRIES * np.dtype(_DTYPES[name]).itemsize + _CHECKSUM_BYTES
+        f"{name}/c.{chunk}": CHUNK_ENTRIES * np.dtype(_DTYPES[name]).itemsize + CHECKSUM_BYTES
         for name, length in lengths.items()
         for chunk in range(-(-length // CHUNK_ENTRIES))
     }
-    wrong = [
-        f"{key} is missing" if key not in sizes else f"{key} has {sizes[key]} bytes"
-        for key, size in expected.items()
-        if sizes.get(key) != size
-    ]
+    wrong, shown = faulty_chunks(path, expected)
     if wrong:
-        shown = ", ".join(wrong[:_SHOWN_CHUNKS]) + (", ..." if len(wrong) > _SHOWN_CHUNKS else "")
-        raise _damaged(
-            path, f"{len(wrong)} of {len(expected)} chunks are missing or cut short: {shown}"
-        )
+        raise _damaged(path, f"{wrong} of {len(expected)} chunks are missing or cut short: {shown}")

@@ -5,7 +5,9 @@ name, shape, dtype and successive row panels. ``formats`` lists them; a new form
 one line there. ``write`` checks, normalises and writes the rows; ``staging`` makes sure that the
 target appears complete or not at all. Nothing here holds more than a few panels in memory.
 
-May import ``scoreshield`` and ``pipeline.gallery.dense``; imports nothing that computes a release.
+``sources`` takes a configuration's source to its gallery, ``queries`` reads the public queries.
+
+May import ``gallery`` and the rooms above it; imports nothing that computes a release.
 """
 
 from __future__ import annotations

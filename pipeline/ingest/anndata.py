@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.ingest.hdf5 import Hdf5Array, chosen_array, chosen_ids, opened
-from pipeline.ingest.ids import Parts
+from pipeline.ingest.public_ids import Parts
 from pipeline.ingest.source import ArrayEntry, Choice, choose_key, reading
 from scoreshield.errors import InputRejected
 

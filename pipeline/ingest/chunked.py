@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import panels
+from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import column_major_panels, native, write_all
 from scoreshield.errors import InputRejected
 

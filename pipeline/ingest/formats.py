@@ -10,10 +10,10 @@ from pathlib import Path
 from pipeline.ingest import anndata, hdf5, parquet, vecs, words
 from pipeline.ingest.anndata import h5ad_ids, open_h5ad
 from pipeline.ingest.hdf5 import hdf5_ids, open_hdf5
-from pipeline.ingest.ids import Parts
 from pipeline.ingest.npy import open_npy
 from pipeline.ingest.npz import npz_ids, open_npz
 from pipeline.ingest.parquet import open_parquet, parquet_ids
+from pipeline.ingest.public_ids import Parts
 from pipeline.ingest.safetensors import open_safetensors
 from pipeline.ingest.source import Source, check_records, reading
 from pipeline.ingest.vecs import open_vecs

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ingest.chunked import check_chunks, chunked_panels
-from pipeline.ingest.ids import Parts, check_ids_array, sliced
 from pipeline.ingest.libraries import library
+from pipeline.ingest.public_ids import Parts, check_ids_array, sliced
 from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import panels
+from pipeline.gallery.store import panels
 from scoreshield.errors import InputRejected
 
 

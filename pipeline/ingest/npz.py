@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ingest.archive import check_members
-from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.layouts import column_major_panels, row_major_panels, write_all
 from pipeline.ingest.npy import Header, check_size, read_header
+from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 

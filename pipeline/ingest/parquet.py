@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.layouts import regrouped
 from pipeline.ingest.libraries import library
+from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected

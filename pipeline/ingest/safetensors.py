@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import panels
+from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import native
 from pipeline.ingest.libraries import library
 from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading

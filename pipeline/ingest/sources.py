@@ -17,8 +17,9 @@ import numpy as np
 
 from pipeline.config.model import Config
 from pipeline.errors import ConfigurationError
-from pipeline.gallery.dense import Gallery, is_gallery, open_gallery, stored_lineage
+from pipeline.gallery.open import open_gallery
 from pipeline.gallery.sparse import panels_of
+from pipeline.gallery.store import Gallery, is_gallery, stored_lineage
 from pipeline.ingest import ingest, open_source
 from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_ratings, open_ratings
 from pipeline.plan.memory import PanelMemory, SparsePanels

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import RunFailed
-from pipeline.gallery.dense import is_gallery
+from pipeline.gallery.store import is_gallery
 from scoreshield.errors import InputRejected
 
 

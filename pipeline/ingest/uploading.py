@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import RunFailed
-from pipeline.gallery.dense import is_gallery
+from pipeline.gallery.store import is_gallery
 from pipeline.storage.claim import claim, read_claim
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected

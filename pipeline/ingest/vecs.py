@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import panels
+from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import fill, native
 from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import check_matrix, reading

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import panels
-from pipeline.ingest.ids import PART_ROWS, Parts
+from pipeline.gallery.store import panels
+from pipeline.ingest.public_ids import PART_ROWS, Parts
 from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import check_matrix, reading
 from scoreshield.errors import InputRejected

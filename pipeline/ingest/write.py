@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RunFailed, in_words
-from pipeline.gallery.dense import (
+from pipeline.gallery.dense import create_embeddings
+from pipeline.gallery.open import open_gallery
+from pipeline.gallery.store import (
     Gallery,
     Location,
     chunk_rows,
-    create_embeddings,
     describe,
-    open_gallery,
+    open_group,
     panels,
     stored_lineage,
 )
 from pipeline.ingest.formats import find_format, open_ids
-from pipeline.ingest.ids import write_ids
+from pipeline.ingest.public_ids import write_public_ids
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
 from pipeline.ingest.source import Source, check_records
 from pipeline.ingest.staging import check_target, staged
@@ -100,11 +101,17 @@ def ingest(
     try:
         with unfinished(matrix.name, destination, overwrite, lineage) as made:
             name, n = f"{location}[{public_ids}]", matrix.shape[0]
-            width = None if ids is None else write_ids(str(made.place), ids, name, n, made.scratch)
+            width = (
+                None
+                if ids is None
+                else write_public_ids(str(made.place), ids, name, n, made.scratch)
+            )
             substituted = _write(matrix, made, zero_rows == "substitute", progress)
             describe(
-                str(made.place),
+                open_group(str(made.place), writable=True),
                 lineage=made.lineage,
+                n=n,
+                d=matrix.shape[1],
                 source_kind=source_format.kind,
                 zero_rows=zero_rows,
                 substituted=substituted,

@@ -15,11 +15,12 @@ import zarr
 import zarr.storage
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import ARRAY_NAME, MARKER, panels
+from pipeline.gallery.dense import ARRAY_NAME
+from pipeline.gallery.store import MARKER, panels
 from pipeline.ingest.anndata import GROUPS, choose_embedding, choose_ids
 from pipeline.ingest.archive import check_members
 from pipeline.ingest.chunked import LARGEST_CHUNK_BYTES, check_chunks, chunked_panels
-from pipeline.ingest.ids import PART_ROWS, Parts, check_ids_array, sliced
+from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array, sliced
 from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
 from pipeline.storage import ids
 from scoreshield.errors import InputRejected

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from pipeline.config.model import Config
 from pipeline.errors import ConfigurationError
-from pipeline.gallery.dense import Gallery, read_rows
+from pipeline.gallery.dense import read_rows
 from pipeline.gallery.sparse import read_sparse
+from pipeline.gallery.store import Gallery
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.progress import Reporter
 from pipeline.run.run import calibrate

@@ -7,7 +7,8 @@ from typing import Any
 
 from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused, IntegrityFailure
-from pipeline.gallery.dense import Gallery, adopt_lineage, content_digest
+from pipeline.gallery.open import content_digest
+from pipeline.gallery.store import Gallery, adopt_lineage
 from pipeline.ledger import Account, Budget, Ledger, OverspendRefused, Request, forecast
 from pipeline.ledger.account import check_adjacency, reserved_before
 from pipeline.ledger.database import database_for

@@ -29,7 +29,7 @@ from pipeline.errors import (
     RunFailed,
     in_words,
 )
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import latest_gallery, prepare_gallery, source_shape
 from pipeline.ledger import Account, Entry, Ledger
 from pipeline.perturb.keyfile import (

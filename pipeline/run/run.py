@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pipeline.config.model import NOT_PRIVATE_SUFFIX, Config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery.dense import Gallery, is_gallery
 from pipeline.gallery.sparse import panels_of
+from pipeline.gallery.store import Gallery, is_gallery
 from pipeline.ingest.queries import Queries, load_queries
 from pipeline.plan.gram import GramPlan, plan_release
 from pipeline.plan.memory import PanelMemory

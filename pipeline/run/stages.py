@@ -9,7 +9,7 @@ from distributed import Client
 
 from pipeline.cluster.patience import current_patience
 from pipeline.cluster.window import run_tasks
-from pipeline.gallery.dense import panels, read_ids
+from pipeline.gallery.store import panels, stored_ids
 from pipeline.ingest.queries import keep_queries
 from pipeline.perturb.tasks import PerturbJob, ScoresJob, perturb_block, perturb_scores
 from pipeline.plan.blockwise import BlockwisePlan
@@ -194,7 +194,7 @@ def _publish_ids(run: Run, reporter: Reporter) -> None:
         return
     prepare_ids(run.release, run.gallery.n, width, _ID_ROWS)
     for start, stop in panels(run.gallery.n, _ID_ROWS):
-        publish_ids(run.release, start, read_ids(run.gallery, start, stop))
+        publish_ids(run.release, start, stored_ids(run.gallery, start, stop))
     reporter.note("ids of the records are public", release=run.release_id, ids=run.gallery.n)
 
 

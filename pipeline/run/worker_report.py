@@ -19,7 +19,7 @@ from typing import Any
 from distributed import get_worker
 
 from pipeline.cluster.settings import EVERYWHERE, WORKER, WORKER_ENVIRONMENT, in_force
-from pipeline.gallery.dense import content_digest, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.project import block_cache
 from pipeline.storage import blocks
 from pipeline.storage.place import Place, write

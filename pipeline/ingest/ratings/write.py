@@ -19,17 +19,17 @@ import zarr
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.gallery.dense import Gallery, Location, create_group, open_gallery, panels
+from pipeline.gallery.open import open_gallery
 from pipeline.gallery.sparse import (
+    FORM,
     ORDER,
     POINTERS,
     EntryWriter,
-    describe_sparse,
     write_array,
-    write_ids,
+    write_source_ids,
 )
-from pipeline.ingest.ids import PART_ROWS
-from pipeline.ingest.ids import write_ids as write_public_ids
+from pipeline.gallery.store import Gallery, Location, create_group, describe, panels
+from pipeline.ingest.public_ids import PART_ROWS, write_public_ids
 from pipeline.ingest.ratings.faults import refuse_lines
 from pipeline.ingest.ratings.numbering import Numbering
 from pipeline.ingest.ratings.spool import Bucket, Spool
@@ -213,19 +213,21 @@ def _write(
         parts = (record_ids[start:stop] for start, stop in panels(rows.n, PART_ROWS))
         name = f"{table.name}[{options.by}]"
         id_width = write_public_ids(str(made.place), parts, name, rows.n, scratch)
-    write_ids(group, "record_ids", record_ids)
-    write_ids(group, "feature_ids", feature_ids)
+    write_source_ids(group, "record_ids", record_ids)
+    write_source_ids(group, "feature_ids", feature_ids)
     shutil.rmtree(scratch)
-    describe_sparse(
+    describe(
         group,
         lineage=made.lineage,
         n=rows.n,
         d=rows.d,
-        entries=entries,
-        record_kind=options.by,
+        source_kind="ratings",
         zero_rows=zero_rows,
         substituted=rows.zero.count,
         id_width=id_width,
+        form=FORM,
+        entries=entries,
+        record_kind=options.by,
     )
 
 

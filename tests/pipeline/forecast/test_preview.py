@@ -13,7 +13,7 @@ import yaml
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.forecast.preview import preview
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.ledger import Ledger

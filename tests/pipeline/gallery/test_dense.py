@@ -17,15 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import (
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest, open_gallery
+from pipeline.gallery.store import (
     CHUNK_BYTES,
     Gallery,
     chunk_rows,
-    content_digest,
     is_gallery,
-    open_gallery,
     panels,
-    read_rows,
     stored_lineage,
 )
 from pipeline.ingest import ingest
@@ -43,7 +42,7 @@ def values():
 @pytest.fixture
 def gallery(tmp_path, monkeypatch, values) -> Gallery:
     """A gallery of five chunks of eleven rows, the last one shorter."""
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 11 * 4 * D)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 11 * 4 * D)
     np.save(tmp_path / "a.npy", values)
     return ingest(tmp_path / "a.npy", tmp_path / "gallery.zarr")
 

@@ -10,8 +10,9 @@ import pytest
 import zarr
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import Gallery, content_digest, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.gallery.sparse import panels_of, read_sparse
+from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
 from pipeline.perturb.keyfile import commitment, create_key

@@ -15,7 +15,7 @@ VALUES = np.random.default_rng(6).standard_normal((50, 6))
 @pytest.mark.parametrize("dtype", [">f8", "<f4", "f2", ">i2", "u1"])
 @pytest.mark.parametrize("chunks", [None, (7, 4), (50, 2)])
 def test_a_dataset(tmp_path, holds, monkeypatch, dtype, chunks):
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * 6 * 3)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * 6 * 3)
     monkeypatch.setattr("pipeline.ingest.write.PANEL_BYTES", 8 * 6 * 12)
     values = np.clip(np.abs(VALUES) * 50 + 1, 1, 200).astype(dtype)
     with h5py.File(tmp_path / "a.h5", "w") as file:

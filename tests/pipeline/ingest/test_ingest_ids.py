@@ -13,9 +13,10 @@ import pytest
 import zarr
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import content_digest, open_gallery, read_ids
-from pipeline.ingest import ids as ids_module
+from pipeline.gallery.open import content_digest, open_gallery
+from pipeline.gallery.store import stored_ids
 from pipeline.ingest import ingest
+from pipeline.ingest import public_ids as ids_module
 from pipeline.storage.ids import Distinct, decode, encode, faults
 from scoreshield.errors import InputRejected
 
@@ -67,7 +68,7 @@ ALL = [from_npz, from_zarr, from_zipped_zarr, from_parquet, from_hdf5]
 
 def ids_of(path) -> list[str]:
     gallery = open_gallery(path)
-    return decode(read_ids(gallery, 0, gallery.n))
+    return decode(stored_ids(gallery, 0, gallery.n))
 
 
 def refusal(folder: Path, source: Path, key: str | None, name: str) -> str:
@@ -189,10 +190,10 @@ def test_a_damaged_gallery_does_not_give_ids(tmp_path):
     content = chunk.read_bytes()
     chunk.write_bytes(b"\x01" + content[1:])
     with pytest.raises(IntegrityFailure, match="not what ingest wrote"):
-        read_ids(gallery, 0, N)
+        stored_ids(gallery, 0, N)
     chunk.unlink()
     with pytest.raises(IntegrityFailure, match="not what ingest wrote"):
-        read_ids(gallery, 0, N)
+        stored_ids(gallery, 0, N)
 
 
 def test_the_stored_form_gives_back_any_id():

@@ -45,7 +45,7 @@ def test_fixed_shape_tensors(tmp_path, holds):
 
 def test_panels_cross_row_groups(tmp_path, holds, monkeypatch):
     monkeypatch.setattr(write_module, "PANEL_BYTES", 8 * 6 * 11)
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * 6 * 3)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * 6 * 3)
     holds(written(tmp_path / "a.parquet", {"e": fixed(VALUES)}, row_group_size=7), VALUES)
 
 

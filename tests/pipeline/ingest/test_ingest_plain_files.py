@@ -14,7 +14,7 @@ VALUES = np.random.default_rng(9).standard_normal((50, 6))
 @pytest.fixture(autouse=True)
 def small_panels(monkeypatch):
     """Panels of 12 rows, so that files of 50 rows take several."""
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * 6 * 3)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * 6 * 3)
     monkeypatch.setattr("pipeline.ingest.write.PANEL_BYTES", 8 * 6 * 12)
     monkeypatch.setattr("pipeline.ingest.safetensors._MAPPED_BYTES", 4 * 6 * 30)
 

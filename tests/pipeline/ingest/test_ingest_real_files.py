@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.gallery.dense import read_ids, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.store import stored_ids
 from pipeline.ingest import ingest
 from pipeline.storage.ids import decode
 from scoreshield.errors import InputRejected
@@ -88,7 +89,7 @@ def test_arrays_that_are_refused_by_name(tmp_path, name, key, found):
 def test_the_ids_of_real_files(tmp_path, name, key, public_ids, expected):
     source = present(f"formats/{name}")
     gallery = ingest(source, tmp_path / "gallery.zarr", key=key, public_ids=public_ids)
-    found = decode(read_ids(gallery, 0, gallery.n))
+    found = decode(stored_ids(gallery, 0, gallery.n))
     assert len(set(found)) == gallery.n
     assert expected in (None, found[0])
 

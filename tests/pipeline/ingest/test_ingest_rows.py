@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.gallery.dense import open_gallery, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import open_gallery
 from pipeline.ingest import ingest
 from pipeline.ingest import write as write_module
 from scoreshield.arithmetic.fixedpoint import substitute_row, to_fixed
@@ -15,7 +16,7 @@ from scoreshield.errors import InputRejected, ParameterError
 @pytest.fixture
 def small_panels(monkeypatch):
     """Panels of four rows of three features, so that every count crosses panels."""
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * 4 * 3)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * 4 * 3)
     monkeypatch.setattr(write_module, "PANEL_BYTES", 1)
 
 

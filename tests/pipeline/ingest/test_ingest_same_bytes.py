@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import ARRAY_NAME, content_digest, read_rows
+from pipeline.gallery.dense import ARRAY_NAME, read_rows
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest, open_source
 from pipeline.ingest import write as write_module
 from scoreshield.arithmetic.fixedpoint import to_fixed
@@ -80,7 +81,7 @@ SAVED = {
 def test_same_values_same_bytes(tmp_path, monkeypatch, save, panel_bytes):
     # One byte a panel means one chunk a panel; small chunks make that several panels.
     if panel_bytes == 1:
-        monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 8 * 4 * 13)
+        monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 8 * 4 * 13)
     monkeypatch.setattr(write_module, "PANEL_BYTES", panel_bytes)
     values = integers_that_fit_every_type()
     reference = ingest(save_npy(tmp_path, values), tmp_path / "reference.zarr")
@@ -112,7 +113,7 @@ def test_every_unsigned_type_reads_right(tmp_path, dtype):
 def test_chunks_do_not_change_the_content(tmp_path, monkeypatch, chunk_bytes):
     source = save_npy(tmp_path, integers_that_fit_every_type())
     usual = content_digest(ingest(source, tmp_path / "usual.zarr"))
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", chunk_bytes)
     assert content_digest(ingest(source, tmp_path / "other.zarr")) == usual
 
 

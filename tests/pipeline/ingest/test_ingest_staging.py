@@ -14,7 +14,8 @@ import pytest
 import zarr
 
 from pipeline.errors import RunFailed
-from pipeline.gallery.dense import content_digest, is_gallery, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
+from pipeline.gallery.store import is_gallery
 from pipeline.ingest import ingest
 from scoreshield.errors import InputRejected, ParameterError
 

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError
-from pipeline.gallery.dense import Gallery, content_digest
-from pipeline.gallery.sparse import column_of_feature, read_ids, read_sparse, row_pointers
+from pipeline.gallery.open import content_digest
+from pipeline.gallery.sparse import column_of_feature, read_sparse, row_pointers, source_ids
+from pipeline.gallery.store import Gallery
 from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_ratings, spool, table
 from pipeline.ingest.ratings.spool import bucket_starts
 from scoreshield.arithmetic.fixedpoint import substitute_row, to_fixed
@@ -73,8 +74,8 @@ def test_any_layout_gives_the_same_gallery(
 ) -> None:
     gallery = made(written(text), RatingsOptions("item", columns))
     assert (by_feature(gallery) == EXPECTED).all()
-    assert read_ids(gallery.path, "record_ids") == ["a", "b", "c"]
-    assert read_ids(gallery.path, "feature_ids") == ["u1", "u10", "u2"]
+    assert source_ids(gallery.path, "record_ids") == ["a", "b", "c"]
+    assert source_ids(gallery.path, "feature_ids") == ["u1", "u10", "u2"]
     assert gallery.record_kind == "item"
 
 
@@ -96,13 +97,13 @@ def test_without_a_value_every_interaction_counts_one(written: Written) -> None:
 
 def test_ids_that_are_whole_numbers_are_in_the_order_of_numbers(written: Written) -> None:
     gallery = made(written("10,2,1\n9,30,1\n-1,100000000000000000000,1\n"))
-    assert read_ids(gallery.path, "record_ids") == ["2", "30", "100000000000000000000"]
-    assert read_ids(gallery.path, "feature_ids") == ["-1", "9", "10"]
+    assert source_ids(gallery.path, "record_ids") == ["2", "30", "100000000000000000000"]
+    assert source_ids(gallery.path, "feature_ids") == ["-1", "9", "10"]
     gallery = made(written("10,02,1\n9,30,1\n9,2,1\n"))
-    assert read_ids(gallery.path, "record_ids") == ["02", "2", "30"]
+    assert source_ids(gallery.path, "record_ids") == ["02", "2", "30"]
     longest = "9" * 5000
     gallery = made(written(f"10,{longest},1\n9,30,1\n9,4,1\n"))
-    assert read_ids(gallery.path, "record_ids") == ["30", "4", longest]
+    assert source_ids(gallery.path, "record_ids") == ["30", "4", longest]
 
 
 def test_columns_are_stored_most_used_first(written: Written) -> None:
@@ -129,7 +130,7 @@ def test_records_without_ratings_are_zero_rows(written: Written, tmp_path: Path)
         made(source, options)
     gallery = made(source, options, "substitute")
     assert (by_feature(gallery)[2:] == substitute_row(2)).all()
-    assert read_ids(gallery.path, "record_ids") == ["a", "b", "c", "d"]
+    assert source_ids(gallery.path, "record_ids") == ["a", "b", "c", "d"]
     listed.write_text("a\nc\n")
     with pytest.raises(InputRejected, match=r"1 of its items are not listed in .*items.csv"):
         made(source, options, "substitute")
@@ -157,7 +158,7 @@ def test_the_first_record_of_a_list_is_no_header(
     listed.write_text(f"{first}\na\nb\n")
     options = RatingsOptions(by, records=listed)  # type: ignore[arg-type]
     gallery = made(written("a,a,3\nb,b,1\n"), options, "substitute")
-    assert sorted(read_ids(gallery.path, "record_ids")) == sorted(
+    assert sorted(source_ids(gallery.path, "record_ids")) == sorted(
         ["a", "b", *([] if header else [first])]
     )
 
@@ -254,8 +255,8 @@ def test_movielens_items_are_the_integers_of_the_dense_path() -> None:
         )
         with (MOVIELENS / "ratings.csv").open() as file:
             lines = list(csv.reader(file))[1:]
-        records = {one: place for place, one in enumerate(read_ids(gallery.path, "record_ids"))}
-        features = {one: place for place, one in enumerate(read_ids(gallery.path, "feature_ids"))}
+        records = {one: place for place, one in enumerate(source_ids(gallery.path, "record_ids"))}
+        features = {one: place for place, one in enumerate(source_ids(gallery.path, "feature_ids"))}
         dense = np.zeros((gallery.n, gallery.d))
         for user, movie, rating, _ in lines:
             dense[records[movie], features[user]] = float(rating)

@@ -14,7 +14,8 @@ import pytest
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, InputRejected
-from pipeline.gallery.dense import content_digest, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.sources import known_gallery, prepare_gallery, source_shape
 from pipeline.progress import Tee

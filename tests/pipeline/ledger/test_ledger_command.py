@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
 from pipeline.config.yaml import load_config
-from pipeline.gallery.dense import content_digest, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.ingest import ingest
 from pipeline.run.budget import existing_ledger, ledger_name, open_ledger, recognised
 

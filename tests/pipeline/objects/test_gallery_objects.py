@@ -13,7 +13,9 @@ import zarr
 
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery.dense import content_digest, is_gallery, open_gallery, read_ids, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest, open_gallery
+from pipeline.gallery.store import is_gallery, stored_ids
 from pipeline.ingest import ingest
 from pipeline.storage.claim import claim
 from pipeline.storage.ids import decode
@@ -41,7 +43,7 @@ def test_the_same_gallery_as_on_disk(
     source: Path, bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several chunks, the last one with an edge.
-    monkeypatch.setattr("pipeline.gallery.dense.CHUNK_BYTES", 4 * D * 64)
+    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * D * 64)
     local = ingest(source, tmp_path / "gallery.zarr")
     remote = ingest(source, bucket / "gallery.zarr")
     assert remote.path == str(bucket / "gallery.zarr")
@@ -59,7 +61,7 @@ def test_ids_lie_beside_the_records(bucket: ObjectPath, tmp_path: Path) -> None:
     names = [f"product {row}" for row in range(N)]
     np.savez(tmp_path / "a.npz", e=np.random.default_rng(1).normal(size=(N, D)), names=names)
     made = ingest(tmp_path / "a.npz", bucket / "named.zarr", key="e", public_ids="names")
-    assert decode(read_ids(made, 0, N)) == names
+    assert decode(stored_ids(made, 0, N)) == names
 
 
 def test_a_missing_and_a_short_chunk_are_found(source: Path, bucket: ObjectPath) -> None:

@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import Gallery, content_digest, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
+from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.ingest.queries import Queries, keep_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key, read_key

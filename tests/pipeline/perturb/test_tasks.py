@@ -17,7 +17,9 @@ from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import Gallery, content_digest, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
+from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.perturb.keyfile import commitment, create_key, read_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block

@@ -16,7 +16,7 @@ from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError, ParameterError
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block

@@ -15,7 +15,7 @@ from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.queries import Queries, keep_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.perturb.keyfile import commitment, create_key, destroy_key
 from pipeline.perturb.tasks import PerturbJob, perturb_block

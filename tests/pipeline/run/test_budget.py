@@ -13,7 +13,8 @@ import pytest
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused
-from pipeline.gallery.dense import Gallery, content_digest, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
+from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.ledger import Budget, Ledger, OverspendRefused
 from pipeline.run.budget import (

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.perturb.keyfile import bound_message, read_key
 from pipeline.perturb.secret import derive_key
 from pipeline.run.release import abandon

@@ -24,7 +24,8 @@ from pipeline.errors import (
     RunFailed,
     exit_code,
 )
-from pipeline.gallery.dense import content_digest, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.sources import _copy_folder
 from pipeline.ledger.verify import adopt_ledger

@@ -16,8 +16,9 @@ from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.preview import preview
-from pipeline.gallery.dense import Gallery, content_digest, open_gallery
+from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.gallery.sparse import column_of_feature, read_sparse
+from pipeline.gallery.store import Gallery
 from pipeline.ingest.sources import latest_gallery, prepare_gallery
 from pipeline.perturb.keyfile import bound_message
 from pipeline.perturb.secret import unsafe_key

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config.model import Config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.gallery.dense import Gallery
+from pipeline.gallery.store import Gallery
 from pipeline.run.run import (
     RunFolder,
     disk_used,

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.run.record import NOTICE, Timings
 
 

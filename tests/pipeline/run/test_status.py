@@ -13,7 +13,7 @@ import yaml
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused, InputRejected
-from pipeline.gallery.dense import content_digest
+from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.progress import JsonLines
 from pipeline.run.budget import open_ledger, request_for

@@ -13,7 +13,8 @@ import yaml
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.gallery.dense import content_digest, read_rows
+from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import known_gallery
 from pipeline.perturb.keyfile import bound_message
 from pipeline.perturb.secret import unsafe_key
