@@ -16,14 +16,20 @@ from numpy.typing import NDArray
 from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_scores, round_to_grid
-from scoreshield.noise import sampler as noise
+from scoreshield.noise.sampler import (
+    TILE,
+    add_row_noise,
+    add_tile_noise,
+    tile_key,
+    tiles_overlapping,
+)
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 
 UNIT_TOLERANCE = 0.01
 """How far the norm of a query may lie from one; float16 unit rows stay within 0.001."""
 
 # 32 tiles: a panel of inner products of one query takes 256 KiB and stays in cache.
-_PANEL = 32 * noise.TILE
+_PANEL = 32 * TILE
 _SHOWN_ROWS = 5
 
 
@@ -75,12 +81,11 @@ class PreparedGallery:
         integers = to_integers(queries)
         out = np.empty((len(queries), self.n), dtype=np.float32)
         for start in range(0, self.n, _PANEL):
-            stop = min(start + _PANEL, self.n)
-            values = exact_products(integers, self._integers[start:stop])
+            values = exact_products(integers, self._integers[start : start + _PANEL])
             round_to_grid(values, mechanism)
-            _add_noise(values, mechanism, start, release_key, release_id)
+            _add_noise(values, mechanism, start // TILE, release_key, release_id)
             values *= mechanism.grid
-            out[:, start:stop] = values
+            out[:, start : start + _PANEL] = values
         return out
 
 
@@ -174,30 +179,23 @@ def _one_query_mechanism(
 def _add_noise(
     values: NDArray[np.float64],
     mechanism: Mechanism,
-    column: int,
+    first_tile: int,
     release_key: bytes,
     release_id: str,
 ) -> None:
-    """Add each position's noise to values (m, k) whose first entry is (0, ``column``)."""
-    rows, columns = values.shape
-    if rows == 1:
-        first, last = column // noise.TILE, (column + columns - 1) // noise.TILE
-        keys = [
-            noise.tile_key(release_key, release_id, "scores", 0, tile)
-            for tile in range(first, last + 1)
-        ]
-        noise.add_row_noise(values[0], keys, mechanism.ratio, 0, column % noise.TILE)
+    """Add each position's noise to values (m, k) that begin with a tile's first column."""
+
+    def key(row: int, column: int) -> bytes:
+        return tile_key(release_key, release_id, "scores", row, first_tile + column)
+
+    rows, columns = (tiles_overlapping(0, size) for size in values.shape)
+    if len(values) == 1:
+        add_row_noise(values[0], [key(0, tile) for tile, _ in columns], mechanism.ratio, 0, 0)
         return
-    for tile_row, at_row in noise.tiles_overlapping(0, rows):
-        top = tile_row * noise.TILE
-        for tile_column, at_column in noise.tiles_overlapping(column, column + columns):
-            left = tile_column * noise.TILE - column
-            part = values[
-                top + at_row.start : top + at_row.stop,
-                left + at_column.start : left + at_column.stop,
-            ]
-            key = noise.tile_key(release_key, release_id, "scores", tile_row, tile_column)
-            noise.add_tile_noise(part, key, mechanism.ratio, at_row, at_column)
+    for row, at_row in rows:
+        for column, at_column in columns:
+            part = values[row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE]
+            add_tile_noise(part, key(row, column), mechanism.ratio, at_row, at_column)
 
 
 def _refuse_other_lengths(queries: NDArray[Any]) -> None:

@@ -21,10 +21,14 @@ from scoreshield.errors import InputRejected
 
 FRACTION_BITS = 24
 LARGEST_DIMENSION = 2**15
-_ONE = 2.0**FRACTION_BITS
+ONE = 2.0**FRACTION_BITS
+"""1 in units of 2^-24."""
+LARGEST_NORM_SQUARED = 4.0**FRACTION_BITS
+"""1 in units of 2^-48."""
+
 # 256 KiB of float64: a strip of rows and what is made of it stay in cache.
 _STRIP_VALUES = 2**15
-_LARGEST_NORM_SQUARED = 4.0**FRACTION_BITS
+_SHOWN_ROWS = 5
 
 
 def rounding_radius(dimension: int) -> float:
@@ -60,15 +64,15 @@ def to_fixed(rows: NDArray[Any]) -> NDArray[np.float32]:
     """
     values = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
     largest = np.max(np.abs(values), axis=0)
-    _refuse_rows(~np.isfinite(largest), "hold NaN or infinite values")
-    _refuse_rows(largest == 0, "are zero and have no direction")
+    refuse_rows(~np.isfinite(largest), "hold NaN or infinite values")
+    refuse_rows(largest == 0, "are zero and have no direction")
     # A power of two brings the largest coordinate near one: squares cannot over- or underflow.
     values = np.ldexp(values, -np.frexp(largest)[1])
     norm_squared = np.zeros(values.shape[1])
     for feature in values:
         norm_squared += feature * feature
     values *= (1 - rounding_radius(values.shape[0])) / np.sqrt(norm_squared)
-    fixed = np.ascontiguousarray((np.rint(values * _ONE) / _ONE).T.astype(np.float32))
+    fixed = np.ascontiguousarray((np.rint(values * ONE) / ONE).T.astype(np.float32))
     check_fixed(fixed)
     return fixed
 
@@ -77,7 +81,7 @@ def to_integers(
     rows: NDArray[np.float32], out: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Fixed-point rows (k, d) as integers in units of 2^-24, held in float64 (in ``out``)."""
-    integers: NDArray[np.float64] = np.multiply(rows, _ONE, out=out, dtype=np.float64)
+    integers: NDArray[np.float64] = np.multiply(rows, ONE, out=out, dtype=np.float64)
     return integers
 
 
@@ -103,8 +107,8 @@ def check_fixed(rows: NDArray[np.float32]) -> None:
         # NaN differs from itself.
         np.any(nearest != value, axis=1, out=off_grid[strip])
         np.einsum("ij,ij->i", value, value, out=norm_squared[strip])
-    _refuse_rows(off_grid, f"are not multiples of 2^-{FRACTION_BITS}")
-    _refuse_rows(~(norm_squared <= _LARGEST_NORM_SQUARED), "are longer than one")
+    refuse_rows(off_grid, f"are not multiples of 2^-{FRACTION_BITS}")
+    refuse_rows(~(norm_squared <= LARGEST_NORM_SQUARED), "are longer than one")
 
 
 def substitute_row(dimension: int) -> NDArray[np.float32]:
@@ -127,10 +131,13 @@ def exact_products(
     return products
 
 
-def _refuse_rows(offending: NDArray[np.bool_], complaint: str) -> None:
+def refuse_rows(
+    offending: NDArray[np.bool_], complaint: str, expected: str = "non-zero finite unit rows"
+) -> None:
+    """Refuse a panel (k, d) with offending rows (k,); the first of them are named."""
     if offending.any():
-        first = ", ".join(str(row) for row in np.flatnonzero(offending)[:5])
+        first = ", ".join(str(row) for row in np.flatnonzero(offending)[:_SHOWN_ROWS])
         raise InputRejected(
             f"{int(offending.sum())} of {offending.size} rows {complaint}; "
-            f"the first within this panel: {first}. Expected non-zero finite unit rows."
+            f"the first within this panel: {first}. Expected {expected}."
         )

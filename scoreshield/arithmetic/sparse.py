@@ -18,15 +18,18 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, rounding_radius, substitute_row
-from scoreshield.errors import InputRejected
+from scoreshield.arithmetic.fixedpoint import (
+    LARGEST_NORM_SQUARED,
+    ONE,
+    refuse_rows,
+    rounding_radius,
+    substitute_row,
+)
 
 LARGEST_SPARSE_DIMENSION = 2**31 - 1
 """Columns are numbered in 32 bits."""
 
-_ONE = 2.0**FRACTION_BITS
-_LARGEST_NORM_SQUARED = 4.0**FRACTION_BITS
-_SHOWN_ROWS = 5
+_EXPECTED = "fixed-point rows of norm at most one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +89,7 @@ class SparseRows:
 
     def dense(self) -> NDArray[np.float32]:
         """The same rows (k, d) written out."""
-        rows = (self.matrix.toarray() / _ONE).astype(np.float32)
+        rows = (self.matrix.toarray() / ONE).astype(np.float32)
         if self.substituted.any():
             rows[self.substituted] = substitute_row(self.dimension)
         return rows
@@ -118,14 +121,14 @@ def to_fixed_sparse(
     rows = np.repeat(np.arange(len(lengths)), lengths)
     scaled = np.asarray(values, dtype=np.float64)
     largest = _largest(np.abs(scaled), pointers)
-    _refuse_rows(~np.isfinite(largest), "hold NaN or infinite values")
-    _refuse_rows((largest == 0) & (lengths > 0), "are zero and have no direction")
+    refuse_rows(~np.isfinite(largest), "hold NaN or infinite values", _EXPECTED)
+    refuse_rows((largest == 0) & (lengths > 0), "are zero and have no direction", _EXPECTED)
     scaled = np.ldexp(scaled, -np.frexp(largest)[1][rows])
     # bincount adds in the order of the entries, as the dense sum adds feature by feature.
     norm_squared = np.bincount(rows, weights=scaled * scaled, minlength=len(lengths))
     norm_squared[lengths == 0] = 1.0
     scaled *= ((1 - rounding_radius(dimension)) / np.sqrt(norm_squared))[rows]
-    return np.rint(scaled * _ONE).astype(np.int32)
+    return np.rint(scaled * ONE).astype(np.int32)
 
 
 def check_fixed_sparse(rows: SparseRows) -> None:
@@ -147,9 +150,9 @@ def check_fixed_sparse(rows: SparseRows) -> None:
     follows = np.zeros(len(columns), dtype=bool)
     follows[1:] = owner[1:] == owner[:-1]
     wrong[1:] |= follows[1:] & (columns[1:] <= columns[:-1])
-    _refuse_rows(_any_of(wrong, owner, len(lengths)), "are not in canonical form")
+    refuse_rows(_any_of(wrong, owner, len(lengths)), "are not in canonical form", _EXPECTED)
     norm_squared = np.bincount(owner, weights=integers * integers, minlength=len(lengths))
-    _refuse_rows(norm_squared > _LARGEST_NORM_SQUARED, "are longer than one")
+    refuse_rows(norm_squared > LARGEST_NORM_SQUARED, "are longer than one", _EXPECTED)
 
 
 def substitute_integer(dimension: int) -> float:
@@ -159,7 +162,7 @@ def substitute_integer(dimension: int) -> float:
     that sum exactly.
     """
     scale = (1 - rounding_radius(dimension)) / math.sqrt(0.25 * dimension)
-    return float(np.rint(0.5 * scale * _ONE))
+    return float(np.rint(0.5 * scale * ONE))
 
 
 def sparse_products(left: SparseRows, right: SparseRows) -> NDArray[np.float64]:
@@ -206,12 +209,3 @@ def _any_of(marked: NDArray[np.bool_], owner: NDArray[np.intp], count: int) -> N
     rows = np.zeros(count, dtype=bool)
     rows[owner[marked]] = True
     return rows
-
-
-def _refuse_rows(offending: NDArray[np.bool_], complaint: str) -> None:
-    if offending.any():
-        first = ", ".join(str(row) for row in np.flatnonzero(offending)[:_SHOWN_ROWS])
-        raise InputRejected(
-            f"{int(offending.sum())} of {offending.size} rows {complaint}; "
-            f"the first within this panel: {first}. Expected fixed-point rows of norm at most one."
-        )

@@ -160,7 +160,7 @@ def _pieces(
         if first >= columns.stop:
             break
         words = _row_words(key, start, stop, scratch)[:, first : columns.stop]
-        k = _rounded_gaussians(key, words, ratio, start, first, scratch)
+        k = _rounded(words, ratio, scratch, partial(_sample_of_tile, key, start, first))
         if above_diagonal:
             # Columns from stop on are above the diagonal for every row of the piece.
             crossed = k[:, : max(stop - first, 0)]
@@ -198,11 +198,8 @@ def _leading(array: NDArray[_Scalar], shape: tuple[int, ...]) -> NDArray[_Scalar
     return array[: math.prod(shape)].reshape(shape)
 
 
-def _row_words(
-    key: bytes, start: int, stop: int, scratch: _Scratch | None = None
-) -> NDArray[np.uint64]:
+def _row_words(key: bytes, start: int, stop: int, scratch: _Scratch) -> NDArray[np.uint64]:
     """Key stream words (stop − start, 1024) of whole tile rows."""
-    scratch = scratch or _Scratch(stop - start)
     counter = start * TILE * _WORD_BYTES // _AES_BLOCK_BYTES
     size = (stop - start) * TILE * _WORD_BYTES
     _encryptor(key, counter).update_into(_ZEROS[:size], scratch.stream)
@@ -216,19 +213,6 @@ def _key_stream(key: bytes, counter: int, size: int) -> bytes:
 def _encryptor(key: bytes, counter: int) -> CipherContext:
     mode = modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
     return Cipher(algorithms.AES(key), mode).encryptor()
-
-
-def _rounded_gaussians(
-    key: bytes,
-    words: NDArray[np.uint64],
-    ratio: float,
-    row: int,
-    column: int,
-    scratch: _Scratch | None = None,
-) -> NDArray[np.float64]:
-    """k for each word of a piece whose first sample sits at (row, column) of its tile."""
-    scratch = scratch or _Scratch(words.shape[0])
-    return _rounded(words, ratio, scratch, lambda i, j: (key, (row + i) * TILE + column + j))
 
 
 def _rounded(
@@ -264,6 +248,11 @@ def _rounded(
     k_bits = k.view(np.uint64)
     k_bits ^= bits
     return k
+
+
+def _sample_of_tile(key: bytes, row: int, column: int, i: int, j: int) -> tuple[bytes, int]:
+    """Tile key and index of sample (i, j) of a piece that begins at (row, column)."""
+    return key, (row + i) * TILE + column + j
 
 
 def _sample_of_row(keys: Sequence[bytes], row: int, i: int, j: int) -> tuple[bytes, int]:

@@ -103,11 +103,8 @@ def gram_sensitivity(
     width = score_range.width
     if adjacency.kind == "output":
         return _output_sensitivity(adjacency, 1 / math.sqrt(2), "tau/sqrt(2) on the upper triangle")
-    if adjacency.kind == "shift":
-        reach, words = _shift_reach(adjacency, d)
-        if width < reach:
-            reach, words = width, f"score range width {width:g}"
-    else:
+    reach, words = _reach(adjacency, d)
+    if adjacency.kind == "record" or width < reach:
         reach, words = width, f"score range width {width:g}"
     return Sensitivity(
         _rounded_up((reach + grid) * root),
@@ -127,10 +124,7 @@ def scores_sensitivity(
     m, d = queries.shape
     if adjacency.kind == "output":
         return _output_sensitivity(adjacency, 1.0, "tau on the m x n scores")
-    if adjacency.kind == "shift":
-        reach, words = _shift_reach(adjacency, d)
-    else:
-        reach, words = 2.0, "two unit rows are at most 2 apart"
+    reach, words = _reach(adjacency, d)
     norm = spectral_norm_bound(queries)
     spectral, clipped = reach * norm, score_range.width * math.sqrt(m)
     if clipped < spectral:
@@ -161,8 +155,10 @@ def spectral_norm_bound(queries: NDArray[np.float32]) -> float:
     return min(bound, math.sqrt(m) * _ROUND_UP if m > 1 else 1.0)
 
 
-def _shift_reach(adjacency: Adjacency, d: int) -> tuple[float, str]:
-    """How far a shifted record moves once both positions are rounded to fixed point."""
+def _reach(adjacency: Adjacency, d: int) -> tuple[float, str]:
+    """How far a record moves, in fixed point where it is shifted; and why."""
+    if adjacency.kind == "record":
+        return 2.0, "two unit rows are at most 2 apart"
     rounding = 2 * rounding_radius(d)
     return adjacency.reach + rounding, f"radius {adjacency.reach:g} + rounding {rounding:.3g}"
 

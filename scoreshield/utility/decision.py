@@ -70,8 +70,8 @@ def acceptance_probability(
     _check_sigma(sigma)
     clean, at = _clean(scores, score_range), np.asarray(threshold, dtype=np.float64)
     _refuse_nan(at, "thresholds")
-    inside = ndtr((clean - at) / sigma)
-    return np.where(at <= score_range.low, 1.0, np.where(at > score_range.high, 0.0, inside))
+    outside = at <= score_range.low, at > score_range.high
+    return np.select(outside, [1.0, 0.0], ndtr((clean - at) / sigma))
 
 
 def flip_probability(
@@ -104,11 +104,8 @@ def flip_probability(
     used = at if released_threshold is None else np.asarray(released_threshold, dtype=np.float64)
     clean = _clean(scores, score_range)
     # P(r < t) is that of the mirrored problem: 1 − P(r ≥ t) would lose its small values.
-    rejected = np.where(
-        used <= score_range.low,
-        0.0,
-        np.where(used > score_range.high, 1.0, ndtr((used - clean) / sigma)),
-    )
+    outside = used <= score_range.low, used > score_range.high
+    rejected = np.select(outside, [0.0, 1.0], ndtr((used - clean) / sigma))
     accepted = acceptance_probability(clean, used, sigma, score_range)
     return np.where(clean >= at, rejected, accepted)
 

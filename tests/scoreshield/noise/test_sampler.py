@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import mpmath
 import numpy as np
@@ -63,7 +63,9 @@ def drawn(words: list[int], ratio: float, row: int = 0) -> NDArray[np.float64]:
     """The code under test on crafted leading words, laid out from the start of a tile row."""
     padded = np.full(-(-len(words) // noise.TILE) * noise.TILE, 1 << 62, dtype=np.uint64)
     padded[: len(words)] = words
-    k = noise._rounded_gaussians(KEY, padded.reshape(-1, noise.TILE), ratio, row, 0)
+    piece = padded.reshape(-1, noise.TILE)
+    sample_at = partial(noise._sample_of_tile, KEY, row, 0)
+    k = noise._rounded(piece, ratio, noise._Scratch(len(piece)), sample_at)
     return k.ravel()[: len(words)]
 
 
@@ -320,7 +322,9 @@ def test_tile_keys_and_streams_are_distinct() -> None:
     keys = [noise.tile_key(RELEASE_KEY, *place) for place in places]
     assert len(set(keys)) == len(places)
     assert all(len(key) == 32 for key in keys)
-    words = np.concatenate([noise._row_words(key, 0, 1)[0] for key in keys])
+    words = np.concatenate(
+        [np.frombuffer(aes_stream(key, 0, 8 * noise.TILE), "<u8") for key in keys]
+    )
     assert len(np.unique(words)) == words.size
     assert noise.tile_key(bytes(32), *places[0]) != keys[0]
 

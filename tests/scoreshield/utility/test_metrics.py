@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score, top_k_accuracy_score
 
@@ -86,6 +86,7 @@ finite = st.floats(-1, 1).map(lambda x: round(x, 2))
 
 
 @given(st.lists(finite, min_size=1, max_size=30), st.lists(finite, min_size=1, max_size=30))
+@settings(max_examples=40, deadline=None)
 def test_the_area_under_the_curve_is_the_probability(one: list[float], other: list[float]) -> None:
     wins = np.mean([(g > i) + 0.5 * (g == i) for g in one for i in other])
     assert auc(one, other) == pytest.approx(wins)
