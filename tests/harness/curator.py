@@ -77,6 +77,13 @@ class Curator:
         np.save(path, embeddings(n, seed))
         return path
 
+    def write_secret(self, secret: bytes) -> dict[str, str]:
+        """An operator's secret beside the configuration, and the section that names it."""
+        path = self.root / "master.secret"
+        path.write_bytes(secret.hex().encode() + b"\n")
+        path.chmod(0o600)
+        return {"file": path.name}
+
     def beside(self, name: str, seed: int = 1) -> Curator:
         """Another curator, with a folder and a source of its own."""
         other = Curator(self.root / name)

@@ -11,13 +11,17 @@ import pytest
 
 from pipeline.ledger import Ledger
 from pipeline.perturb.keyfile import create_key, destroy_key, store_key
+from pipeline.perturb.secret import read_secret
 from pipeline.publish.gram import finish
+from pipeline.run.preflight import preflight
 from pipeline.run.record import write_record
 from pipeline.run.run import RunFolder
-from pipeline.run.stages import project
+from pipeline.run.stages import project, publish
 from pipeline.storage.blocks import write_block
 
 STEPS: dict[Callable[..., Any], str] = {
+    preflight: "preflight",
+    read_secret: "secret",
     Ledger.reserve: "reserve",
     create_key: "key",
     store_key: "key",
@@ -25,6 +29,7 @@ STEPS: dict[Callable[..., Any], str] = {
     RunFolder.record_start: "record_start",
     write_block: "noise",
     project: "project",
+    publish: "publish",
     finish: "manifest",
     Ledger.commit: "commit",
     destroy_key: "destroy_key",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -140,17 +138,3 @@ def test_method_none_has_no_task(job: ProjectJob) -> None:
     assert described.method == "none"
     assert described.rank == 50
     assert not described.feasible
-
-
-def test_nothing_after_perturb_knows_the_gallery() -> None:
-    """Projection is post-processing, and the imports say so, transitively."""
-    program = (
-        "import sys; from pipeline import project, publish, verify, open, show; "
-        "print([name for name in sys.modules if name.startswith('pipeline.')])"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert "'pipeline.publish.gram'" in loaded
-    for private in ("gallery", "ingest", "perturb", "keyfile", "ledger", "release"):
-        assert f"'pipeline.{private}" not in loaded, loaded

@@ -73,15 +73,12 @@ def stages_of(form: str) -> list[str]:
 def prepare(curator: Curator, form: str, processes: bool = True, **cluster: Any) -> Curator:
     """Configure a run whose projection takes long enough for accidents."""
     curator.processes = processes
-    secret = curator.root / "master.secret"
-    secret.write_bytes(bytes(range(32)).hex().encode())
-    secret.chmod(0o600)
     dense = {"method": "aap", "form": "dense", "tolerance": 1e-7}
     blockwise = {"method": "shrink", "form": "blockwise", "tolerance": 1e-3}
     curator.settings |= {
         # Lineage and secret make the key the same in every run of this module.
         "lineage": LINEAGE,
-        "secret": {"file": "master.secret"},
+        "secret": curator.write_secret(bytes(range(32))),
         "projection": dense if form == "dense" else blockwise,
         "cluster": {"workers": 1, "memory_limit": "1GiB", **cluster},
     }
