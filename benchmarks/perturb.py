@@ -142,7 +142,7 @@ def perturb_stage(
             key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
-            triangle=plan.triangle,
+            geometry=plan.triangle,
             sparse=sparse,
         )
         create_store(job.store, plan.triangle, encoding)

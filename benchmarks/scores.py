@@ -123,7 +123,7 @@ def perturb_stage(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
             key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
-            rectangle=plan.rectangle,
+            geometry=plan.rectangle,
         )
         create_store(job.store, plan.rectangle)
         return timed(folder, workers, "perturb", perturb_scores, job)

@@ -479,7 +479,7 @@ class TestACleanBlockNeverLeavesItsTask:
         for task in (perturb_block, perturb_scores):
             assert inspect.signature(task).return_annotation == "Receipt"
         assert is_dataclass(PerturbJob)
-        plain = {"str", "bool", "Mechanism", "Triangle", "Rectangle"}
+        plain = {"str", "bool", "Mechanism", "Geometry"}
         for job in (PerturbJob, ScoresJob):
             assert {str(field.type) for field in fields(job)} <= plain
 

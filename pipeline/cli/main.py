@@ -429,13 +429,14 @@ def ledger_init(config: Path, as_json: bool) -> None:
     from pipeline.config.yaml import load_config
     from pipeline.ingest.sources import prepare_gallery
     from pipeline.progress import standard_reporter
-    from pipeline.run.budget import initialise_ledger, recognised
+    from pipeline.run.budget import ConfiguredLedger
     from pipeline.run.status import account_json, account_text
 
     settings = load_config(config)
     with standard_reporter() as reporter:
-        gallery = recognised(settings, prepare_gallery(settings, reporter))
-    account = initialise_ledger(settings, gallery)
+        configured = ConfiguredLedger(settings)
+        gallery = configured.recognised(prepare_gallery(settings, reporter))
+    account = configured.initialised(gallery)
     _print(as_json, account_json(account), account_text(account))
 
 
@@ -498,7 +499,7 @@ def ledger_abandon(config: Path, name: str | None, as_json: bool) -> None:
     Example: scoreshield ledger abandon configs/quickstart.yaml
     """
     from pipeline.config.yaml import load_config
-    from pipeline.run.release import abandon
+    from pipeline.run.abandon import abandon
     from pipeline.run.status import account_json, account_text
 
     account = abandon(load_config(config), name)

@@ -38,7 +38,7 @@ from pipeline.progress import Reporter
 from pipeline.project.dense import STORE, describe_array
 from pipeline.project.panel_file import FEWEST_ROWS, PanelFile, RowRanges
 from pipeline.publish.gram import prepare_release, publish_block
-from pipeline.run.run import calibrate as calibrated_mechanism
+from pipeline.run.gram import gram_mechanism
 from pipeline.storage import arrays, blocks
 from pipeline.storage.durable import make_private
 from scoreshield.noise.sampler import TILE
@@ -166,7 +166,7 @@ def _columns(plan: ReleasePlan) -> int:
 
 def _prepare(config: Config, plan: ReleasePlan, folder: Path, client: Client) -> tasks.Bench:
     """Everything that kernels read, and a worker process that has loaded what it needs."""
-    mechanism = calibrated_mechanism(config, plan.mechanism.n, plan.mechanism.d)
+    mechanism = gram_mechanism(config, plan.mechanism.n, plan.mechanism.d)
     triangle = Triangle(4 * _side(plan), _side(plan))
     bench = tasks.Bench(str(folder), triangle, mechanism)
     Path(bench.receipts).mkdir()

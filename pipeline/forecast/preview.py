@@ -11,19 +11,15 @@ from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused
 from pipeline.forecast.rates_file import load_calibration
 from pipeline.forecast.workload import Workload
+from pipeline.ingest.queries import Queries
 from pipeline.ingest.sources import SourceSize, latest_gallery, publishes_ids, source_size
 from pipeline.ledger import Account, Forecast, Request, State
 from pipeline.ledger import forecast as forecast_spend
+from pipeline.ledger.account import check_adjacency
 from pipeline.plan.release import ReleasePlan
-from pipeline.run.budget import (
-    check_may_create,
-    configured_budget,
-    existing_account,
-    existing_ledger,
-    ledger_exists,
-    request_for,
-)
-from pipeline.run.run import configured_queries, plan_for, prepare_run
+from pipeline.run.budget import ConfiguredLedger, request_for
+from pipeline.run.prepare import prepare_run
+from pipeline.run.regimes import REGIMES
 from pipeline.run.schedule import Outlook, outlook, scheduled
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.manifest.interactions import RecordKind
@@ -184,7 +180,8 @@ def preview(
         cluster = config.cluster.model_copy(update={"workers": workers})
         config = config.model_copy(update={"cluster": cluster})
     size = planned_size(config, records, features)
-    plan = plan_of_size(config, size)
+    queries = REGIMES[config.regime].queries(config, lambda: size.d)
+    plan = plan_of_size(config, size, queries)
     workload = Workload(
         plan,
         config.cluster,
@@ -193,7 +190,7 @@ def preview(
         elsewhere=_kept_elsewhere(config),
     )
     asked = records is None and features is None
-    answer = _ledger_answer(config, plan) if asked else None
+    answer = _ledger_answer(config, plan, queries) if asked else None
     ids = asked and publishes_ids(config)
     return Preview(plan, workload, answer, ids, size.record_kind, unmeasured=_object_stores(config))
 
@@ -227,29 +224,31 @@ def planned_size(
     return SourceSize(records or found.n, features or found.d)
 
 
-def plan_of_size(config: Config, size: SourceSize) -> ReleasePlan:
-    """The plan of a configuration for a source of that size."""
-    return plan_for(config, size.n, size.d, configured_queries(config, size.d), size.panels)
+def plan_of_size(config: Config, size: SourceSize, queries: Queries | None = None) -> ReleasePlan:
+    """The plan of a configuration for a source of that size, and queries that were read already."""
+    regime = REGIMES[config.regime]
+    queries = queries or regime.queries(config, lambda: size.d)
+    return regime.plan(config, size.n, size.d, queries, size.panels)
 
 
-def _ledger_answer(config: Config, plan: ReleasePlan) -> LedgerAnswer:
+def _ledger_answer(config: Config, plan: ReleasePlan, queries: Queries | None) -> LedgerAnswer:
     """What the ledger would say, without writing."""
     # What was spent is spent whatever became of the source since, so the newest gallery answers.
-    gallery = latest_gallery(config)
-    account = existing_account(config, gallery) if gallery is not None else None
+    gallery, configured = latest_gallery(config), ConfiguredLedger(config)
+    account = None if gallery is None else configured.account(gallery.lineage)
     request = request_for(plan.mechanism)
     if account is None or gallery is None:
-        spend = forecast_spend(configured_budget(config), Fraction(0), request)
-        refusal = _refusal(spend, lambda: check_may_create(config, gallery))
-        return LedgerAnswer(spend, ledger_exists(config), None, refusal)
+        spend = forecast_spend(configured.budget, Fraction(0), request)
+        refusal = _refusal(spend, lambda: configured.check_may_create(gallery))
+        return LedgerAnswer(spend, configured.exists, None, refusal)
     spend = forecast_spend(account.budget, account.spent, request)
-    run = prepare_run(config, gallery)
+    run = prepare_run(config, gallery, queries=queries)
     run.folder.check_settings(run.settings)
     entry = account.find(run.release_id)
     if entry is not None:
         refusal = "it was abandoned; give it another name" if entry.state == "abandoned" else None
         return LedgerAnswer(spend, True, entry.state, refusal)
-    refusal = _refusal(spend, lambda: _check_account(config, account, request))
+    refusal = _refusal(spend, lambda: _check_account(configured, account, request))
     return LedgerAnswer(spend, True, None, refusal)
 
 
@@ -263,8 +262,9 @@ def preview_periods(config: Config, workers: int | None = None) -> Preview:
     """
     shown = preview(config, workers=workers)
     gallery = latest_gallery(config)
-    account = existing_account(config, gallery) if gallery is not None else None
-    budget = configured_budget(config) if account is None else account.budget
+    configured = ConfiguredLedger(config)
+    account = None if gallery is None else configured.account(gallery.lineage)
+    budget = configured.budget if account is None else account.budget
     return replace(
         shown, outlook=outlook(config, account, budget, request_for(shown.plan.mechanism))
     )
@@ -278,14 +278,14 @@ def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:
     return None if spend.fits else "it does not fit the budget"
 
 
-def _check_account(config: Config, account: Account, request: Request) -> None:
+def _check_account(configured: ConfiguredLedger, account: Account, request: Request) -> None:
     """What the ledger itself checks when the release reserves, without writing."""
-    if account.budget != configured_budget(config):
+    if account.budget != configured.budget:
         raise BudgetRefused(
             f"the account was opened with a budget of {account.budget}, the configuration says "
-            f"{configured_budget(config)}"
+            f"{configured.budget}"
         )
-    existing_ledger(config).forecast(account.lineage, request)
+    check_adjacency(account, request)
 
 
 def _guarantee_lines(plan: ReleasePlan) -> list[str]:

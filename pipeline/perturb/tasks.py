@@ -19,7 +19,7 @@ from pipeline.gallery.dense import read_rows
 from pipeline.gallery.sparse import column_of_feature, read_sparse
 from pipeline.ingest.queries import kept_queries
 from pipeline.perturb.keyfile import read_committed_key
-from pipeline.plan.geometry import Geometry, Rectangle, Triangle
+from pipeline.plan.geometry import Geometry
 from pipeline.storage.blocks import Receipt, load_receipt, matches, save_receipt, write_block
 from scoreshield.arithmetic.products import FixedRows
 from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
@@ -27,7 +27,7 @@ from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
 
 @dataclass(frozen=True)
 class PerturbJob:
-    """What every task of a Gram run has in common: places and settings, no values, no key."""
+    """What every task of a run has in common: places and settings, no values, no key."""
 
     gallery: str
     store: str
@@ -36,27 +36,17 @@ class PerturbJob:
     key_commitment: str
     release_id: str
     mechanism: Mechanism
-    triangle: Triangle
+    geometry: Geometry
     sparse: bool = False
     """Whether the gallery's rows are sparse."""
 
 
-@dataclass(frozen=True)
-class ScoresJob:
-    """What every task of a scores run has in common; the queries are read from the run's folder."""
+@dataclass(frozen=True, kw_only=True)
+class ScoresJob(PerturbJob):
+    """The same of scores; the queries are read from the run's folder."""
 
-    gallery: str
     queries: str
     queries_sha256: str
-    store: str
-    receipts: str
-    key_file: str
-    key_commitment: str
-    release_id: str
-    mechanism: Mechanism
-    rectangle: Rectangle
-    sparse: bool = False
-    """Whether the gallery's rows are sparse."""
 
 
 def perturb_block(job: PerturbJob, index: int) -> Receipt:
@@ -71,10 +61,10 @@ def perturb_block(job: PerturbJob, index: int) -> Receipt:
     done = _intact_receipt(job, index)
     if done is not None:
         return done
-    rows, columns = job.triangle.region(index)
+    rows, columns = job.geometry.region(index)
     left = _records(job, rows)
     right = left if rows == columns else _records(job, columns)
-    return _write_noisy(job, job.triangle, index, left, right)
+    return _write_noisy(job, index, left, right)
 
 
 def perturb_scores(job: ScoresJob, index: int) -> Receipt:
@@ -88,16 +78,16 @@ def perturb_scores(job: ScoresJob, index: int) -> Receipt:
     done = _intact_receipt(job, index)
     if done is not None:
         return done
-    rows, columns = job.rectangle.region(index)
+    rows, columns = job.geometry.region(index)
     queries = (
         _queries_by_column(job.queries, job.queries_sha256, job.gallery)
         if job.sparse
         else kept_queries(job.queries, job.queries_sha256)
     )
-    return _write_noisy(job, job.rectangle, index, queries[rows], _records(job, columns))
+    return _write_noisy(job, index, queries[rows], _records(job, columns))
 
 
-def _records(job: PerturbJob | ScoresJob, span: slice) -> FixedRows:
+def _records(job: PerturbJob, span: slice) -> FixedRows:
     """A panel of records."""
     read = read_sparse if job.sparse else read_rows
     return read(job.gallery, span.start, span.stop)
@@ -113,20 +103,19 @@ def _queries_by_column(path: str, sha256: str, gallery: str) -> NDArray[np.float
     return ordered
 
 
-def _intact_receipt(job: PerturbJob | ScoresJob, index: int) -> Receipt | None:
+def _intact_receipt(job: PerturbJob, index: int) -> Receipt | None:
     receipt = load_receipt(job.receipts, index)
     return receipt if receipt is not None and matches(job.store, receipt) else None
 
 
 def _write_noisy(
-    job: PerturbJob | ScoresJob,
-    geometry: Geometry,
+    job: PerturbJob,
     index: int,
     left: FixedRows,
     right: FixedRows,
 ) -> Receipt:
     """Inner products, noise, block and receipt; what is clean ends with this call."""
-    rows, columns = geometry.region(index)
+    rows, columns = job.geometry.region(index)
     with one_thread():
         block = noisy_block(
             job.mechanism,
@@ -137,6 +126,6 @@ def _write_noisy(
             read_committed_key(Path(job.key_file), job.key_commitment),
             job.release_id,
         )
-    receipt = write_block(job.store, geometry, index, block)
+    receipt = write_block(job.store, job.geometry, index, block)
     save_receipt(job.receipts, receipt)
     return receipt

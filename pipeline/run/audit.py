@@ -23,7 +23,7 @@ from pipeline.gallery.sparse import read_sparse
 from pipeline.gallery.store import Gallery
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.progress import Reporter
-from pipeline.run.run import calibrate
+from pipeline.run.gram import gram_mechanism
 from scoreshield.arithmetic.fixedpoint import LARGEST_DIMENSION
 from scoreshield.audit.attacks import (
     MembershipResult,
@@ -128,7 +128,7 @@ def _attack(
     config: Config, gallery: Gallery, keys: KeySource, reporter: Reporter
 ) -> tuple[MembershipResult, tuple[ReconstructionResult, ...]]:
     rows = _sample(gallery)
-    mechanism = calibrate(config, gallery.n, gallery.d)
+    mechanism = gram_mechanism(config, gallery.n, gallery.d)
     targets = min(_TARGETS, len(rows))
     queries = min(_QUERIES_A_FEATURE * gallery.d, _MOST_QUERIES)
     strategies = (hill_climbing, regression)

@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from pipeline.errors import ConfigurationError
 from pipeline.publish.gram import STORE, check_directory
-from pipeline.run.run import Run, RunFolder
+from pipeline.run.folder import RunFolder
+from pipeline.run.run import Run
 from pipeline.storage.claim import claim, own_token, read_claim
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, delete

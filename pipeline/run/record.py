@@ -71,7 +71,7 @@ def write_record(run: Run, manifest: Manifest, timings: Timings | None) -> Path:
             "lineage": run.gallery.lineage,
             "content_sha256": run.folder.recorded_content(),
         },
-        "key": _key_origin(run),
+        "key": run.spending.key_origin(run),
         "receipts": {
             "count": len(receipts),
             "expected": run.plan.geometry.count,
@@ -93,15 +93,6 @@ def write_record(run: Run, manifest: Manifest, timings: Timings | None) -> Path:
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
     write_atomically(run.folder.finished_record, text.encode(), mode=0o600)
     return run.folder.finished_record
-
-
-def _key_origin(run: Run) -> str:
-    """Where the configuration says the key comes from, in words; never anything of the key."""
-    if run.unsafe_seed is not None:
-        return f"test mode, seed {run.unsafe_seed}"
-    if run.config.secret.named:
-        return "derived from the operator's secret"
-    return "drawn from the operating system's generator"
 
 
 def _host() -> dict[str, Any]:

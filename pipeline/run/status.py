@@ -9,8 +9,9 @@ from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused
 from pipeline.ingest.sources import latest_gallery, source_shape
 from pipeline.ledger import Account
-from pipeline.run.budget import existing_account, ledger_name
-from pipeline.run.run import Run, prepare_run
+from pipeline.run.budget import ConfiguredLedger
+from pipeline.run.prepare import prepare_run
+from pipeline.run.run import Run
 from pipeline.run.schedule import scheduled
 from pipeline.storage.blocks import load_receipts
 
@@ -64,7 +65,7 @@ def release_status(config: Config) -> ReleaseStatus:
         receipt is not None
         for receipt in load_receipts(str(run.folder.receipts), run.plan.geometry)
     )
-    account = existing_account(config, gallery)
+    account = ConfiguredLedger(config).account(gallery.lineage)
     entry = account.find(run.release_id) if account is not None else None
     abandoned = entry is not None and entry.state == "abandoned"
     stage = "abandoned" if abandoned else _stage(run, done)
@@ -80,10 +81,11 @@ def account_of(config: Config) -> Account:
         There is none yet.
     """
     gallery = latest_gallery(config)
-    account = None if gallery is None else existing_account(config, gallery)
+    configured = ConfiguredLedger(config)
+    account = None if gallery is None else configured.account(gallery.lineage)
     if account is None:
         raise BudgetRefused(
-            f"{ledger_name(config)}: nothing is recorded for this gallery yet; "
+            f"{configured.name}: nothing is recorded for this gallery yet; "
             "'scoreshield ledger init CONFIG' opens its account"
         )
     return account

@@ -20,9 +20,12 @@ from pipeline.ingest.sources import known_gallery
 from pipeline.ledger import Account
 from pipeline.progress import Reporter, Tee
 from pipeline.project.dense import assemble
-from pipeline.run.budget import existing_account, request_for
-from pipeline.run.release import Outcome, release
-from pipeline.run.run import Run, prepare_run, prepare_test_run
+from pipeline.run.budget import ConfiguredLedger, request_for
+from pipeline.run.outcome import Outcome
+from pipeline.run.prepare import prepare_run
+from pipeline.run.release import release
+from pipeline.run.run import Run
+from pipeline.run.unsafe_seed import UnsafeSeed
 from pipeline.storage import blocks
 from scoreshield.inmemory import perturb_gram
 from tests.harness.cluster import THREADS
@@ -145,13 +148,13 @@ class Curator:
         assert gallery is not None
         if unsafe_seed is None:
             return prepare_run(config, gallery)
-        return prepare_test_run(config, gallery, unsafe_seed)
+        return prepare_run(config, gallery, UnsafeSeed(unsafe_seed))
 
     def account(self, **changes: Any) -> Account | None:
         """What the ledger says of the gallery, None where nothing is recorded."""
         config = self.load(**changes)
         gallery = known_gallery(config)
-        return None if gallery is None else existing_account(config, gallery)
+        return None if gallery is None else ConfiguredLedger(config).account(gallery.lineage)
 
     def assert_spent_once(self, **changes: Any) -> None:
         """The release is committed, and the account holds its one spend."""

@@ -15,7 +15,7 @@ from pipeline.perturb.secret import read_secret
 from pipeline.publish.gram import finish
 from pipeline.run.preflight import preflight
 from pipeline.run.record import write_record
-from pipeline.run.run import RunFolder
+from pipeline.run.folder import RunFolder
 from pipeline.run.stages import project, publish
 from pipeline.storage.blocks import write_block
 

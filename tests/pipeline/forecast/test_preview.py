@@ -18,8 +18,9 @@ from pipeline.ingest import ingest
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.ledger import Ledger
 from pipeline.progress import JsonLines
-from pipeline.run.budget import open_ledger, request_for
-from pipeline.run.run import calibrate, prepare_run
+from pipeline.run.budget import ConfiguredLedger, request_for
+from pipeline.run.gram import gram_mechanism
+from pipeline.run.prepare import prepare_run
 
 N, D = 400, 6
 SETTINGS: dict[str, Any] = {
@@ -48,7 +49,7 @@ def reserved(config: Config, folder: Path) -> tuple[Ledger, str, str]:
     with (folder / "log").open("w") as log:
         gallery = prepare_gallery(config, JsonLines(log))
     run = prepare_run(config, gallery)
-    ledger = open_ledger(config, gallery, content_digest(gallery))
+    ledger = ConfiguredLedger(config).opened(gallery, content_digest(gallery))
     ledger.reserve(gallery.lineage, run.release_id, request_for(run.mechanism))
     return ledger, gallery.lineage, run.release_id
 
@@ -56,7 +57,7 @@ def reserved(config: Config, folder: Path) -> tuple[Ledger, str, str]:
 def test_every_figure_is_there_for_a_machine(folder: Path) -> None:
     config = configure(folder)
     shown = json.loads(json.dumps(preview(config).to_json(), allow_nan=False))
-    mechanism = calibrate(config, N, D)
+    mechanism = gram_mechanism(config, N, D)
     assert (shown["n"], shown["d"], shown["sigma"]) == (N, D, mechanism.sigma)
     guarantee = shown["guarantee"]
     assert guarantee["sensitivity"]["value"] == pytest.approx(1 / np.sqrt(2))

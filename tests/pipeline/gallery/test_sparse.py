@@ -78,7 +78,7 @@ def test_noisy_blocks_are_those_of_the_dense_gallery(original: Gallery, tmp_path
             key_commitment=commitment(tmp_path / "key"),
             release_id="r",
             mechanism=mechanism,
-            triangle=triangle,
+            geometry=triangle,
             sparse=made.sparse,
         )
         written.append([perturb_block(job, index).sha256 for index in range(triangle.count)])

@@ -15,7 +15,7 @@ from pipeline.config.model import Config
 from pipeline.errors import IntegrityFailure
 from pipeline.ingest import ingest
 from pipeline.ingest.queries import FILE, keep_queries, kept_queries, load_queries, queries_digest
-from pipeline.run.run import configured_queries
+from pipeline.run.scores import read_queries
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
 
@@ -99,7 +99,7 @@ def test_a_gallery_is_no_source_of_queries(inside: str, tmp_path: Path) -> None:
         }
     )
     with pytest.raises(InputRejected, match="galleries are private"):
-        configured_queries(config, D)
+        read_queries(config, lambda: D)
 
 
 def test_the_runs_copy_is_what_was_checked(tmp_path: Path) -> None:

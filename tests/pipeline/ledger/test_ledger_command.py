@@ -15,7 +15,7 @@ from pipeline.cli.main import cli
 from pipeline.config.yaml import load_config
 from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.ingest import ingest
-from pipeline.run.budget import existing_ledger, ledger_name, open_ledger, recognised
+from pipeline.run.budget import ConfiguredLedger
 
 Command = Callable[..., Result]
 
@@ -44,7 +44,7 @@ def command(config: Path) -> Command:
 
 def test_init_show_verify(config: Path, command: Command, toolbox: Any) -> None:
     made = json.loads(command("init", "--json").stdout)
-    ledger = existing_ledger(load_config(config))
+    ledger = ConfiguredLedger(load_config(config)).ledger
     for release_id in ("first", "second"):
         ledger.reserve(made["lineage"], release_id, toolbox.request(2.0))
     shown = json.loads(command("show", "--json").stdout)
@@ -90,7 +90,7 @@ def test_the_first_release_may_make_it_and_a_copy_is_recognised(
 ) -> None:
     settings = load_config(config)
     gallery = open_gallery(settings.gallery)
-    ledger = open_ledger(settings, gallery, content_digest(gallery))
-    assert ledger.name == ledger_name(settings)
+    ledger = ConfiguredLedger(settings).opened(gallery, content_digest(gallery))
+    assert ledger.name == ConfiguredLedger(settings).name
     again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
-    assert recognised(settings, again).lineage == gallery.lineage
+    assert ConfiguredLedger(settings).recognised(again).lineage == gallery.lineage

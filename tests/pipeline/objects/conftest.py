@@ -29,7 +29,8 @@ from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.progress import Tee
 from pipeline.publish.gram import STORE
 from pipeline.reader.open import NotPrivateWarning
-from pipeline.run.release import Outcome, release
+from pipeline.run.outcome import Outcome
+from pipeline.run.release import release
 from pipeline.storage.object_path import DEADLINE, ObjectPath
 from pipeline.storage.place import Place
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.preview import preview
-from pipeline.run.release import Outcome
+from pipeline.run.outcome import Outcome
 
 
 def test_blocks_in_a_folder_of_their_own(curator: Any, reference: Outcome, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import RunFailed, exit_code
-from pipeline.run.release import Outcome
+from pipeline.run.outcome import Outcome
 from pipeline.storage.object_path import DEADLINE, ObjectPath
 
 HANG_UP = 0

@@ -15,8 +15,9 @@ from pipeline.ingest import ingest
 from pipeline.publish import gram as publish
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
-from pipeline.run.budget import ledger_exists
-from pipeline.run.release import Outcome, abandon
+from pipeline.run.abandon import abandon
+from pipeline.run.budget import ConfiguredLedger
+from pipeline.run.outcome import Outcome
 from pipeline.run.status import account_of, release_status
 from pipeline.storage.object_path import DEADLINE, ObjectPath
 from pipeline.storage.place import Place
@@ -192,7 +193,7 @@ def test_what_cannot_be_written_is_found_before_anything_is_spent(
     with pytest.raises(BudgetRefused, match="requested"):
         curator.release(curator.load(output=bucket, privacy=beyond))
     # No ledger was made, so nothing was spent; and no claim or probe is left behind.
-    assert not ledger_exists(config)
+    assert not ConfiguredLedger(config).exists
     assert bucket.files() == {}
 
 

@@ -77,7 +77,7 @@ def jobs(
             key_commitment=commitment(folder / "key"),
             release_id="scores-a",
             mechanism=mechanism,
-            rectangle=rectangle,
+            geometry=rectangle,
         )
 
     return make
@@ -95,9 +95,9 @@ def expected(
 
 def stored(job: ScoresJob) -> NDArray[np.float32]:
     noisy = np.full((M, N), np.nan, dtype=np.float32)
-    for index in range(job.rectangle.count):
-        region = job.rectangle.region(index)
-        noisy[region] = blocks.read_block(job.store, job.rectangle, index)
+    for index in range(job.geometry.count):
+        region = job.geometry.region(index)
+        noisy[region] = blocks.read_block(job.store, job.geometry, index)
     return noisy
 
 
@@ -108,7 +108,7 @@ def test_blocks_of_any_shape_are_the_matrix_in_memory(
     jobs: Jobs, expected: NDArray[np.float32], rows: int, columns: int
 ) -> None:
     job = jobs(rows, columns, f"shape-{rows}-{columns}")
-    for index in reversed(range(job.rectangle.count)):
+    for index in reversed(range(job.geometry.count)):
         assert matches(job.store, perturb_scores(job, index))
     np.testing.assert_array_equal(stored(job), expected)
 

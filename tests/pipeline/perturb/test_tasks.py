@@ -66,7 +66,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, gallery: Gallery, mechanism: 
             key_commitment=commitment(folder / "key"),
             release_id="gram-a",
             mechanism=mechanism,
-            triangle=Triangle(N, side),
+            geometry=Triangle(N, side),
         )
 
     return make
@@ -84,10 +84,10 @@ def test_blocks_of_any_side_are_the_matrix_in_memory(
     jobs: Jobs, expected: NDArray[np.float32], side: int
 ) -> None:
     job = jobs(side, f"side-{side}")
-    for index in range(job.triangle.count):
+    for index in range(job.geometry.count):
         receipt = perturb_block(job, index)
         assert matches(job.store, receipt)
-    np.testing.assert_array_equal(assemble(job.store, job.triangle), expected)
+    np.testing.assert_array_equal(assemble(job.store, job.geometry), expected)
 
 
 @pytest.mark.parametrize("side", [256, 1000])
@@ -97,11 +97,11 @@ def test_codes_of_any_side_are_those_of_the_matrix_in_memory(
     encoding = choose_encoding(mechanism.sigma)
     assert encoding.dtype == "int8"
     job = jobs(side, f"codes-{side}", encoding)
-    for index in range(job.triangle.count):
+    for index in range(job.geometry.count):
         assert matches(job.store, perturb_block(job, index))
     rounded = encoding.decode(encoding.encode(expected))
     np.fill_diagonal(rounded, 1.0)
-    np.testing.assert_array_equal(assemble(job.store, job.triangle), rounded)
+    np.testing.assert_array_equal(assemble(job.store, job.geometry), rounded)
     key = read_key(Path(job.key_file))
     rows = read_rows(job.gallery, 0, N)
     np.testing.assert_array_equal(perturb_gram(rows, mechanism, key, "gram-a", encoding), rounded)
@@ -125,13 +125,13 @@ def test_any_number_of_workers_makes_the_same_bits(
         job = jobs(side, f"workers-{workers}-{side}-{stored.dtype}", stored)
         receipts = list(
             run_tasks(
-                client, f"s{side}{stored.dtype}", perturb_block, job, range(job.triangle.count)
+                client, f"s{side}{stored.dtype}", perturb_block, job, range(job.geometry.count)
             )
         )
-        assert sorted(receipt.block for receipt in receipts) == list(range(job.triangle.count))
+        assert sorted(receipt.block for receipt in receipts) == list(range(job.geometry.count))
         rounded = stored.decode(stored.encode(expected.copy()))
         np.fill_diagonal(rounded, 1.0)
-        np.testing.assert_array_equal(assemble(job.store, job.triangle), rounded)
+        np.testing.assert_array_equal(assemble(job.store, job.geometry), rounded)
 
 
 def test_values_are_integers_on_the_grid(
@@ -198,7 +198,7 @@ def test_gallery_rows_that_break_the_sensitivity_are_refused(
 
 def test_nothing_but_noisy_values_reaches_the_disk(jobs: Jobs, gallery: Gallery) -> None:
     job = jobs(1000, "leak")
-    for index in range(job.triangle.count):
+    for index in range(job.geometry.count):
         receipt = perturb_block(job, index)
         assert json.loads((Path(job.receipts) / f"{index}.json").read_text()) == {
             "block": index,

@@ -220,7 +220,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> PerturbJob:
         key_commitment=commitment(tmp_path / "key"),
         release_id="peak",
         mechanism=mechanism,
-        triangle=triangle,
+        geometry=triangle,
     )
 
 
@@ -237,9 +237,9 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, job: Pertur
         return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
     precision = blocks.encoding_of(job.store).dtype
-    side = job.triangle.side
+    side = job.geometry.side
     plan = plan_release(job.mechanism, "none", ("gram",), side, 1, precision=precision)
-    receipts = list(run_tasks(client, "perturb", perturb_block, job, range(job.triangle.count)))
+    receipts = list(run_tasks(client, "perturb", perturb_block, job, range(job.geometry.count)))
     assert len(receipts) == 3
     (peak,) = client.run(high_water_mark).values()
     assert 0.8 * plan.stages[0].peak_worker_bytes <= peak <= 1.2 * plan.stages[0].peak_worker_bytes

@@ -124,7 +124,7 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, tmp_path: P
         key_commitment=commitment(tmp_path / "key"),
         release_id="peak",
         mechanism=plan.mechanism,
-        rectangle=plan.rectangle,
+        geometry=plan.rectangle,
     )
     indices = range(plan.rectangle.count)
     assert len(list(run_tasks(client, "perturb", perturb_scores, job, indices))) == 2

@@ -117,7 +117,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         key_commitment=commitment(run / "key"),
         release_id="gram-a",
         mechanism=mechanism,
-        triangle=triangle,
+        geometry=triangle,
     )
     make_missing_blocks(made)
     return made
@@ -125,14 +125,14 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def make_missing_blocks(job: PerturbJob) -> None:
     """What a resumed run does."""
-    blocks.create_store(job.store, job.triangle, blocks.encoding_of(job.store))
-    for index in range(job.triangle.count):
+    blocks.create_store(job.store, job.geometry, blocks.encoding_of(job.store))
+    for index in range(job.geometry.count):
         perturb_block(job, index)
 
 
 def readable(job: PerturbJob, index: int) -> bool:
     try:
-        blocks.read_block(job.store, job.triangle, index)
+        blocks.read_block(job.store, job.geometry, index)
     except IntegrityFailure:
         return False
     return True
@@ -154,15 +154,15 @@ def test_every_corruption_of_the_noisy_store_is_found_and_repaired(
             undo()
             continue
         hit = sorted(int(file.relative_to(store).parts[2]) for file in corruption.files)
-        assert blocks.damaged_blocks(job.store, job.triangle) == hit
+        assert blocks.damaged_blocks(job.store, job.geometry) == hit
         assert not any(readable(job, index) for index in hit)
         times = {chunk: chunk.stat().st_mtime_ns for chunk in chunks if chunk.exists()}
         make_missing_blocks(job)
         assert {chunk: chunk.read_bytes() for chunk in chunks_of(store)} == intact
         again = [chunk for chunk in chunks if chunk.stat().st_mtime_ns != times.get(chunk)]
         assert again == sorted(corruption.files), "only what was damaged is made again"
-    assert blocks.damaged_blocks(job.store, job.triangle) == []
-    assert all(readable(job, index) for index in range(job.triangle.count))
+    assert blocks.damaged_blocks(job.store, job.geometry) == []
+    assert all(readable(job, index) for index in range(job.geometry.count))
 
 
 def test_what_a_killed_worker_left_of_a_write_is_swept(job: PerturbJob) -> None:

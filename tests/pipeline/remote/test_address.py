@@ -20,7 +20,7 @@ from pipeline.config.cluster import AddressCluster
 from pipeline.config.yaml import load_config
 from pipeline.errors import ScoreShieldError, exit_code
 from pipeline.progress import Tee
-from pipeline.run.budget import ledger_exists
+from pipeline.run.budget import ConfiguredLedger
 from pipeline.run.release import release
 
 
@@ -28,7 +28,7 @@ def nothing_spent(site: Any) -> bool:
     """No ledger, no key, no noise."""
     config = load_config(site.root / "release.yaml")
     left = list((site.root / "private").rglob("*.key"))
-    return not ledger_exists(config) and not left
+    return not ConfiguredLedger(config).exists and not left
 
 
 def refused(site: Any, code: int, **changes: Any) -> list[str]:

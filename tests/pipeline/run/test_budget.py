@@ -17,17 +17,7 @@ from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.ledger import Budget, Ledger, OverspendRefused
-from pipeline.run.budget import (
-    check_affordable,
-    configured_budget,
-    earlier_traces,
-    existing_account,
-    initialise_ledger,
-    ledger_exists,
-    open_ledger,
-    recognised,
-    request_for,
-)
+from pipeline.run.budget import ConfiguredLedger, request_for
 from scoreshield.mechanisms.gaussian import calibrate_gram
 from scoreshield.privacy.sensitivity import Adjacency
 
@@ -72,37 +62,37 @@ def test_a_request_is_what_the_mechanism_really_spends() -> None:
 def test_without_leave_there_is_no_ledger(tmp_path: Path, gallery: Gallery) -> None:
     config = configure(tmp_path, create=False)
     with pytest.raises(BudgetRefused, match=r"found no ledger.*ledger init CONFIG.*create: true"):
-        open_ledger(config, gallery, content_digest(gallery))
-    assert not ledger_exists(config)
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
+    assert not ConfiguredLedger(config).exists
     assert not ledger_file(config).parent.exists()
-    assert existing_account(config, gallery) is None
+    assert ConfiguredLedger(config).account(gallery.lineage) is None
 
 
 def test_the_first_release_may_make_it(tmp_path: Path, gallery: Gallery) -> None:
     config = configure(tmp_path)
-    ledger = open_ledger(config, gallery, content_digest(gallery))
+    ledger = ConfiguredLedger(config).opened(gallery, content_digest(gallery))
     assert ledger_file(config).stat().st_mode & 0o777 == 0o600
-    assert ledger.account(gallery.lineage).budget == configured_budget(config)
-    assert existing_account(config, gallery) == ledger.account(gallery.lineage)
-    open_ledger(configure(tmp_path, create=False), gallery, content_digest(gallery))
+    assert ledger.account(gallery.lineage).budget == ConfiguredLedger(config).budget
+    assert ConfiguredLedger(config).account(gallery.lineage) == ledger.account(gallery.lineage)
+    ConfiguredLedger(configure(tmp_path, create=False)).opened(gallery, content_digest(gallery))
 
 
 def test_an_account_for_another_gallery_needs_leave_as_well(
     tmp_path: Path, gallery: Gallery
 ) -> None:
-    open_ledger(configure(tmp_path), gallery, content_digest(gallery))
+    ConfiguredLedger(configure(tmp_path)).opened(gallery, content_digest(gallery))
     np.save(tmp_path / "other.npy", np.random.default_rng(2).normal(size=(20, 4)))
     other = ingest(tmp_path / "other.npy", tmp_path / "other.zarr")
     with pytest.raises(BudgetRefused, match="found no account for this gallery"):
-        open_ledger(configure(tmp_path, create=False), other, content_digest(other))
-    assert existing_account(configure(tmp_path), other) is None
-    open_ledger(configure(tmp_path), other, content_digest(other))
+        ConfiguredLedger(configure(tmp_path, create=False)).opened(other, content_digest(other))
+    assert ConfiguredLedger(configure(tmp_path)).account(other.lineage) is None
+    ConfiguredLedger(configure(tmp_path)).opened(other, content_digest(other))
 
 
 def test_a_budget_does_not_grow_with_the_configuration(tmp_path: Path, gallery: Gallery) -> None:
-    open_ledger(configure(tmp_path), gallery, content_digest(gallery))
+    ConfiguredLedger(configure(tmp_path)).opened(gallery, content_digest(gallery))
     with pytest.raises(BudgetRefused, match="opened with a budget of"):
-        open_ledger(configure(tmp_path, epsilon=9.0), gallery, content_digest(gallery))
+        ConfiguredLedger(configure(tmp_path, epsilon=9.0)).opened(gallery, content_digest(gallery))
 
 
 @pytest.mark.parametrize(
@@ -123,15 +113,15 @@ def test_earlier_releases_and_runs_bar_a_new_ledger(
     config = configure(tmp_path)
     text = json.dumps(content).replace("LINEAGE", gallery.lineage)
     write_record(tmp_path / place, content if isinstance(content, str) else text)
-    assert earlier_traces(config, gallery.lineage) == [(tmp_path / place).parent]
+    assert ConfiguredLedger(config).earlier_traces(gallery.lineage) == [(tmp_path / place).parent]
     with pytest.raises(
         BudgetRefused, match=r"an earlier release or run is there.*Restore the ledger"
     ):
-        open_ledger(config, gallery, content_digest(gallery))
-    assert not ledger_exists(config)
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
+    assert not ConfiguredLedger(config).exists
     # The curator answers for it with an explicit command.
-    assert initialise_ledger(config, gallery).spent_epsilon == 0
-    open_ledger(config, gallery, content_digest(gallery))
+    assert ConfiguredLedger(config).initialised(gallery).spent_epsilon == 0
+    ConfiguredLedger(config).opened(gallery, content_digest(gallery))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +142,8 @@ def test_a_release_that_no_ledger_accounts_for_bars_a_new_one(
     config = configure(tmp_path)
     write_record(tmp_path / "releases" / "a" / "manifest.json", content)
     with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
-        open_ledger(config, gallery, content_digest(gallery))
-    assert not ledger_exists(config)
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
+    assert not ConfiguredLedger(config).exists
 
 
 def test_accounted_releases_and_those_of_test_mode_do_not_bar_it(
@@ -170,8 +160,8 @@ def test_accounted_releases_and_those_of_test_mode_do_not_bar_it(
         {"private": False, "composition": None},
     )
     write_record(tmp_path / "private" / "runs" / "b" / "run.json", {"lineage": other})
-    assert earlier_traces(config, gallery.lineage) == []
-    open_ledger(config, gallery, content_digest(gallery))
+    assert ConfiguredLedger(config).earlier_traces(gallery.lineage) == []
+    ConfiguredLedger(config).opened(gallery, content_digest(gallery))
 
 
 class TestTheSameContentIngestedAnew:
@@ -179,38 +169,38 @@ class TestTheSameContentIngestedAnew:
 
     def test_it_is_recognised_for_good(self, tmp_path: Path, gallery: Gallery) -> None:
         config = configure(tmp_path)
-        open_ledger(config, gallery, content_digest(gallery))
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
         again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
         assert again.lineage != gallery.lineage
-        known = recognised(config, again)
+        known = ConfiguredLedger(config).recognised(again)
         assert known == replace(again, lineage=gallery.lineage)
         assert open_gallery(again.path) == known
-        ledger = open_ledger(config, known, content_digest(known))
+        ledger = ConfiguredLedger(config).opened(known, content_digest(known))
         assert ledger.lineages() == (gallery.lineage,)
 
     def test_other_content_and_a_known_lineage_stay_as_they_are(
         self, tmp_path: Path, gallery: Gallery
     ) -> None:
         config = configure(tmp_path)
-        assert recognised(config, gallery) == gallery
-        open_ledger(config, gallery, content_digest(gallery))
-        assert recognised(config, gallery) == gallery
+        assert ConfiguredLedger(config).recognised(gallery) == gallery
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
+        assert ConfiguredLedger(config).recognised(gallery) == gallery
         np.save(tmp_path / "other.npy", np.random.default_rng(2).normal(size=(20, 4)))
         other = ingest(tmp_path / "other.npy", tmp_path / "other.zarr")
-        assert recognised(config, other) == other
+        assert ConfiguredLedger(config).recognised(other) == other
         assert open_gallery(other.path) == other
 
     def test_a_lineage_that_the_configuration_names_is_never_replaced(
         self, tmp_path: Path, gallery: Gallery
     ) -> None:
         config = configure(tmp_path)
-        open_ledger(config, gallery, content_digest(gallery))
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
         again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr", lineage="1" * 32)
         named = config.model_copy(update={"lineage": "1" * 32})
         with pytest.raises(BudgetRefused, match=f"as lineage {gallery.lineage}.*says 1111"):
-            recognised(named, again)
+            ConfiguredLedger(named).recognised(again)
         with pytest.raises(BudgetRefused, match=f"held under lineage {gallery.lineage}"):
-            open_ledger(named, again, content_digest(again))
+            ConfiguredLedger(named).opened(again, content_digest(again))
         assert open_gallery(again.path).lineage == "1" * 32
 
     def test_a_lineage_with_releases_is_never_replaced(
@@ -218,11 +208,11 @@ class TestTheSameContentIngestedAnew:
     ) -> None:
         """Their spends are in another ledger or in none; taking the other lineage hides them."""
         config = configure(tmp_path)
-        open_ledger(config, gallery, content_digest(gallery))
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
         again = ingest(tmp_path / "faces.npy", tmp_path / "again.zarr")
         write_record(tmp_path / "private" / "runs" / "a" / "run.json", {"lineage": again.lineage})
         with pytest.raises(BudgetRefused, match=r"runs/a\).*one content has one budget"):
-            recognised(config, again)
+            ConfiguredLedger(config).recognised(again)
         assert open_gallery(again.path) == again
 
 
@@ -230,7 +220,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, gallery: Gallery) -
     config = configure(tmp_path)
     write_record(ledger_file(config), "not a database, and longer than a header of SQLite")
     with pytest.raises(BudgetRefused):
-        open_ledger(config, gallery, content_digest(gallery))
+        ConfiguredLedger(config).opened(gallery, content_digest(gallery))
 
 
 def test_what_the_ledger_would_refuse_is_refused_before_and_nothing_is_written(
@@ -239,18 +229,20 @@ def test_what_the_ledger_would_refuse_is_refused_before_and_nothing_is_written(
     request = request_for(MECHANISM)
     small = configure(tmp_path, epsilon=0.5)
     with pytest.raises(OverspendRefused):
-        check_affordable(small, gallery, "first", request)
-    assert not ledger_exists(small)
+        ConfiguredLedger(small).check_affordable(gallery, "first", request)
+    assert not ConfiguredLedger(small).exists
     with pytest.raises(BudgetRefused, match="found no ledger"):
-        check_affordable(configure(tmp_path, create=False), gallery, "first", request)
+        ConfiguredLedger(configure(tmp_path, create=False)).check_affordable(
+            gallery, "first", request
+        )
 
     config = configure(tmp_path, epsilon=1.2)
-    check_affordable(config, gallery, "first", request)
-    ledger = open_ledger(config, gallery, content_digest(gallery))
+    ConfiguredLedger(config).check_affordable(gallery, "first", request)
+    ledger = ConfiguredLedger(config).opened(gallery, content_digest(gallery))
     ledger.reserve(gallery.lineage, "first", request)
-    check_affordable(config, gallery, "first", request)
+    ConfiguredLedger(config).check_affordable(gallery, "first", request)
     with pytest.raises(OverspendRefused):
-        check_affordable(config, gallery, "second", request)
+        ConfiguredLedger(config).check_affordable(gallery, "second", request)
     ledger.abandon(gallery.lineage, "first")
     with pytest.raises(BudgetRefused, match="was abandoned"):
-        check_affordable(config, gallery, "first", request)
+        ConfiguredLedger(config).check_affordable(gallery, "first", request)

@@ -18,7 +18,7 @@ from pipeline.errors import BudgetRefused, ConfigurationError, IntegrityFailure
 from pipeline.gallery.open import content_digest
 from pipeline.perturb.keyfile import bound_message, read_key
 from pipeline.perturb.secret import derive_key
-from pipeline.run.release import abandon
+from pipeline.run.abandon import abandon
 
 MASTER = bytes(range(150, 182)).hex().encode()
 CHANGES: dict[str, Any] = {"arrays": ["factor"], "secret": {"file": "master.secret"}}

@@ -34,9 +34,9 @@ from pipeline.progress import Tee
 from pipeline.publish.signing import KEY_FILE, load_or_create_signing_key
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
-from pipeline.run import release as release_module
+from pipeline.run import keys
+from pipeline.run.abandon import abandon
 from pipeline.run.budget import request_for
-from pipeline.run.release import abandon
 from pipeline.run.status import release_status
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.manifest.schema import Manifest, canonical_bytes
@@ -481,7 +481,7 @@ class TestChangedGallery:
             raise OSError("no space left")
 
         with monkeypatch.context() as patched:
-            patched.setattr(release_module, "create_key", failing)
+            patched.setattr(keys, "create_key", failing)
             with pytest.raises(RunFailed, match="no space left"):
                 curator.release()
         curator.write_source(seed=2)

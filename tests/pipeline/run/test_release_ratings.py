@@ -25,8 +25,9 @@ from pipeline.perturb.secret import unsafe_key
 from pipeline.progress import JsonLines
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
+from pipeline.run.prepare import prepare_run
 from pipeline.run.release import release
-from pipeline.run.run import prepare_test_run
+from pipeline.run.unsafe_seed import UnsafeSeed
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
 from scoreshield.inmemory import perturb_gram
@@ -80,7 +81,7 @@ def test_ratings_are_released_in_one_command_with_the_bits_of_the_dense_path(fol
     assert gallery is not None
     rows = read_sparse(gallery.path, 0, gallery.n).dense()
 
-    run = prepare_test_run(config, gallery, 7)
+    run = prepare_run(config, gallery, UnsafeSeed(7))
     bound = bound_message(content_digest(gallery), run.release_id, run.mechanism)
     expected = perturb_gram(rows, run.mechanism, unsafe_key(7, bound), run.release_id)
     assert (found.block(slice(0, ITEMS), slice(0, ITEMS)) == np.clip(expected, -1, 1)).all()
@@ -136,7 +137,7 @@ def test_public_queries_are_scored_against_sparse_records(folder: Path) -> None:
 
     gallery = latest_gallery(config)
     assert gallery is not None
-    run = prepare_test_run(config, gallery, 3)
+    run = prepare_run(config, gallery, UnsafeSeed(3))
     content = run.bound_content(content_digest(gallery))
     key = unsafe_key(3, bound_message(content, run.release_id, run.mechanism))
     rows = read_sparse(gallery.path, 0, gallery.n).dense()[:, column_of_feature(gallery.path)]

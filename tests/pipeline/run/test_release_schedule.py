@@ -11,7 +11,7 @@ import pytest
 import pipeline.run.release
 from pipeline.forecast.preview import preview_periods
 from pipeline.progress import Tee
-from pipeline.run.budget import existing_ledger
+from pipeline.run.budget import ConfiguredLedger
 from pipeline.run.release import release
 from tests.harness.curator import N
 from tests.harness.interruptions import InterruptAt, Interrupted
@@ -97,7 +97,7 @@ def test_a_published_period_is_settled_though_its_gallery_changed(
     curator.write_source()
     config = curator.load(**SCHEDULE)
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline.run.release, "_conclude", crash)
+        patched.setattr(pipeline.run.release, "conclude", crash)
         with pytest.raises(Interrupted):
             release(config, Tee(), period="2026-08")
     key_file = config.private / "runs" / "similar-2026-08" / "release.key"
@@ -106,5 +106,5 @@ def test_a_published_period_is_settled_though_its_gallery_changed(
     outcome = release(config, Tee(), period="2026-08")
     assert not outcome.newly
     assert not key_file.exists()
-    entry = existing_ledger(config).account(outcome.manifest.composition.lineage).entries[0]
+    entry = ConfiguredLedger(config).ledger.account(outcome.manifest.composition.lineage).entries[0]
     assert (entry.release_id, entry.state) == ("similar-2026-08", "committed")

@@ -20,8 +20,8 @@ from pipeline.forecast.preview import preview
 from pipeline.gallery.dense import read_rows
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
-from pipeline.run.budget import existing_ledger, request_for
-from pipeline.run.release import abandon
+from pipeline.run.abandon import abandon
+from pipeline.run.budget import ConfiguredLedger, request_for
 from pipeline.run.status import release_status
 from pipeline.storage import blocks
 from scoreshield import compose
@@ -300,7 +300,7 @@ class TestComposition:
     def test_batches_subsets_repeats_and_gram_matrices_share_one_budget(self, curator: Any) -> None:
         curator.release(release="whole")
         whole = curator.prepared(release="whole")
-        ledger, lineage = existing_ledger(whole.config), whole.gallery.lineage
+        ledger, lineage = ConfiguredLedger(whole.config).ledger, whole.gallery.lineage
         multipliers = [whole.mechanism.sigma / whole.mechanism.guarantee.sensitivity.value]
         for name, batch in (("subset", unit_queries()[1:3]), ("again", unit_queries())):
             np.save(curator.root / "queries.npy", batch)

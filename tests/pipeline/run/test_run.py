@@ -13,14 +13,9 @@ import pytest
 from pipeline.config.model import Config
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
 from pipeline.gallery.store import Gallery
-from pipeline.run.run import (
-    RunFolder,
-    disk_used,
-    first_difference,
-    free_disk,
-    prepare_run,
-    run_settings,
-)
+from pipeline.run.folder import RunFolder, first_difference
+from pipeline.run.prepare import prepare_run, run_settings
+from pipeline.run.room import disk_used, free_disk
 
 GALLERY = Gallery("somewhere", 50, 8, "0" * 32)
 SETTINGS: dict[str, Any] = {"n": 50, "privacy": {"epsilon": 1.0, "range": None}, "arrays": ["gram"]}
@@ -105,7 +100,7 @@ def test_the_folder_is_private(folder: RunFolder) -> None:
 
 def test_two_processes_never_drive_one_run(folder: RunFolder) -> None:
     other = (
-        "import sys; from pathlib import Path; from pipeline.run.run import RunFolder\n"
+        "import sys; from pathlib import Path; from pipeline.run.folder import RunFolder\n"
         f"with RunFolder(Path({str(folder.path)!r})).locked(): pass"
     )
     with folder.locked():

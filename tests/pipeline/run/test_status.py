@@ -16,8 +16,9 @@ from pipeline.errors import BudgetRefused, InputRejected
 from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import prepare_gallery
 from pipeline.progress import JsonLines
-from pipeline.run.budget import open_ledger, request_for
-from pipeline.run.run import Run, prepare_run, run_settings
+from pipeline.run.budget import ConfiguredLedger, request_for
+from pipeline.run.prepare import prepare_run, run_settings
+from pipeline.run.run import Run
 from pipeline.run.status import account_of, release_status
 from pipeline.storage.blocks import Receipt, save_receipt
 
@@ -46,7 +47,7 @@ def started(config: Config, folder: Path) -> Run:
         gallery = prepare_gallery(config, JsonLines(log))
     run = prepare_run(config, gallery)
     digest = content_digest(gallery)
-    ledger = open_ledger(config, gallery, digest)
+    ledger = ConfiguredLedger(config).opened(gallery, digest)
     with run.folder.locked():
         ledger.reserve(gallery.lineage, run.release_id, request_for(run.mechanism))
         run.folder.record_start(run_settings(config, gallery), digest)
@@ -107,6 +108,6 @@ def test_the_account_is_part_of_it_for_people_and_machines(config: Config, tmp_p
 
 def test_a_release_that_was_given_up_is_called_so(config: Config, tmp_path: Path) -> None:
     run = started(config, tmp_path)
-    ledger = open_ledger(config, run.gallery, content_digest(run.gallery))
+    ledger = ConfiguredLedger(config).opened(run.gallery, content_digest(run.gallery))
     ledger.abandon(run.gallery.lineage, run.release_id)
     assert release_status(config).stage == "abandoned"

@@ -24,8 +24,10 @@ from pipeline.project.dense import assemble
 from pipeline.reader.open import NotPrivateWarning, open_release
 from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
-from pipeline.run.release import Outcome, release
-from pipeline.run.run import prepare_test_run
+from pipeline.run.outcome import Outcome
+from pipeline.run.prepare import prepare_run
+from pipeline.run.release import release
+from pipeline.run.unsafe_seed import UnsafeSeed
 from scoreshield.inmemory import perturb_gram
 from tests.harness.curator import Curator
 from tests.harness.interruptions import InterruptAt, KeyWatch
@@ -182,7 +184,7 @@ class TestApartFromRealRuns:
         gallery = known_gallery(config)
         assert gallery is not None
         real = curator.prepared(**FACTOR, release="faces").folder.path
-        place = prepare_test_run(config, gallery, SEED).folder.path
+        place = prepare_run(config, gallery, UnsafeSeed(SEED)).folder.path
         place.parent.mkdir()
         shutil.copytree(real, place)
         with pytest.raises(ConfigurationError, match="unsafe_seed = None"):
@@ -230,7 +232,7 @@ class TestResumed:
         config = curator.load(**FACTOR)
         gallery = known_gallery(config)
         assert gallery is not None
-        run = prepare_test_run(config, gallery, SEED)
+        run = prepare_run(config, gallery, UnsafeSeed(SEED))
         bound_to = bound_message(content_digest(gallery), run.release_id, run.mechanism)
         rows = read_rows(gallery.path, 0, gallery.n)
         key = unsafe_key(SEED, bound_to)
