@@ -156,5 +156,5 @@ def test_a_job_holds_places_and_settings_and_no_values() -> None:
         "str",
         "bool",
         "Mechanism",
-        "Rectangle",
+        "Geometry",
     }
