@@ -13,9 +13,9 @@ from pipeline.ledger import Ledger
 from pipeline.perturb.keyfile import create_key, destroy_key, store_key
 from pipeline.perturb.secret import read_secret
 from pipeline.publish.gram import finish
+from pipeline.run.folder import RunFolder
 from pipeline.run.preflight import preflight
 from pipeline.run.record import write_record
-from pipeline.run.folder import RunFolder
 from pipeline.run.stages import project, publish
 from pipeline.storage.blocks import write_block
 
