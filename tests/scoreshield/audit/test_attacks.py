@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 
@@ -24,13 +23,10 @@ from scoreshield.audit.attacks import (
 from scoreshield.errors import ParameterError
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
+from tests.harness.gaussian import counted_key
 
 DELTA, SEED = 1e-6, b"test"
 DIGITS = Path(__file__).resolve().parents[3] / "configs" / "data" / "digits.npy"
-
-
-def counted_key(index: int) -> bytes:
-    return hashlib.sha256(index.to_bytes(8, "big")).digest()
 
 
 @pytest.fixture(scope="module")

@@ -35,13 +35,10 @@ from scoreshield.audit.result import AuditResult
 from scoreshield.errors import ParameterError
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
+from tests.harness.gaussian import counted_key
 
 DELTA = 1e-6
 Rows = NDArray[np.float32]
-
-
-def counted_key(index: int) -> bytes:
-    return hashlib.sha256(index.to_bytes(8, "big")).digest()
 
 
 # The mechanism as it is.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
@@ -19,13 +18,14 @@ from scoreshield.manifest.build import (
     describe_projection,
 )
 from scoreshield.manifest.numbers import number_faults
-from scoreshield.manifest.schema import Manifest, NoisyRecord, from_json, to_json
+from scoreshield.manifest.schema import Manifest, NoisyRecord, from_json
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.prepared import scores_mechanism
 from scoreshield.privacy.accounting import spend_of
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from scoreshield.projection import project
+from tests.harness.edits import edited
 
 GRAM_POST = describe_projection(project(np.eye(5), method="none"))
 
@@ -122,20 +122,14 @@ def test_a_precision_agrees_with_its_own_step_and_words_alone(dtype: Any) -> Non
     )
     stated = manifest_of(mechanism).model_copy(update={"noisy": noisy})
     assert number_faults(stated) == []
-    (fault,) = number_faults(edited(stated, "noisy.step", 0.5))
+    (fault,) = number_faults(changed(stated, "noisy.step", 0.5))
     assert fault.startswith("noisy.step is 0.5")
-    (fault,) = number_faults(edited(stated, "noisy.rounding", "nothing was rounded"))
+    (fault,) = number_faults(changed(stated, "noisy.rounding", "nothing was rounded"))
     assert fault.startswith("noisy.rounding does not say")
 
 
-def edited(manifest: Manifest, place: str, value: Any) -> Manifest:
-    content = json.loads(to_json(manifest))
-    *path, last = place.split(".")
-    inner = content
-    for name in path:
-        inner = inner[name]
-    inner[last] = value
-    return from_json(json.dumps(content))
+def changed(manifest: Manifest, place: str, value: Any) -> Manifest:
+    return from_json(edited(manifest, place, value))
 
 
 GRAM = manifest_of(calibrate_gram(30, 5, 2.0, 1e-6))
@@ -189,14 +183,14 @@ ONE = manifest_of(scores(1, 4, Adjacency("output", 1.0)))
 )
 def test_a_false_number_is_named(manifest: Manifest, place: str, value: Any, named: str) -> None:
     assert number_faults(manifest) == []
-    faults = number_faults(edited(manifest, place, value))
+    faults = number_faults(changed(manifest, place, value))
     assert any(named in fault for fault in faults), faults
 
 
 def test_a_smaller_loss_cannot_be_claimed_for_less_noise() -> None:
     """All of sigma, mu and Delta scaled together still contradict the sizes."""
-    forged = edited(GRAM, "mechanism.sigma", GRAM.mechanism.sigma / 1000)
-    forged = edited(forged, "mechanism.sensitivity.value", GRAM.mechanism.sensitivity.value / 1000)
+    forged = changed(GRAM, "mechanism.sigma", GRAM.mechanism.sigma / 1000)
+    forged = changed(forged, "mechanism.sensitivity.value", GRAM.mechanism.sensitivity.value / 1000)
     assert any("sensitivity is" in fault for fault in number_faults(forged))
 
 
@@ -215,4 +209,4 @@ def test_a_smaller_loss_cannot_be_claimed_for_less_noise() -> None:
     ],
 )
 def test_absurd_numbers_are_faults_and_no_crash(place: str, value: float) -> None:
-    assert number_faults(edited(SHIFT, place, value))
+    assert number_faults(changed(SHIFT, place, value))

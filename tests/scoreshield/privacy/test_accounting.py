@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scoreshield.privacy.accounting import fits, largest_epsilon, spend_of, total_epsilon
 from scoreshield.privacy.calibration import compose, noise_multiplier
+from tests.harness.gaussian import exact_delta
 
 BUDGETS = [(1.0, 1e-6), (8.0, 1e-6), (20.0, 1e-5), (0.1, 1e-12), (200.0, 1e-3)]
 
@@ -25,12 +26,9 @@ def release(epsilon: float, delta: float, sensitivity: float = 1.0) -> Fraction:
     return spend_of(sensitivity, noise_multiplier(epsilon, delta) * sensitivity * (1 + 2.0**-50))
 
 
-def exact_delta(spent: Fraction, epsilon: float) -> mpmath.mpf:
-    with mpmath.workdps(200):
-        mu = mpmath.sqrt(mpmath.mpf(spent.numerator) / spent.denominator)
-        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
-            -mu / 2 - epsilon / mu
-        )
+def delta_of(spent: Fraction, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(300):
+        return exact_delta(mpmath.sqrt(mpmath.mpf(spent.numerator) / spent.denominator), epsilon)
 
 
 class TestSpend:
@@ -60,7 +58,7 @@ class TestTotal:
     def test_four_equal_releases(self) -> None:
         spent = 4 * spend_of(1.0, 4.224678889326835283)
         assert total_epsilon(spent, 1e-6) == pytest.approx(2.1228571, abs=1e-6)
-        assert exact_delta(spent, total_epsilon(spent, 1e-6)) <= 1e-6
+        assert delta_of(spent, total_epsilon(spent, 1e-6)) <= 1e-6
 
     def test_four_unequal_releases_against_a_privacy_loss_distribution(self) -> None:
         multipliers = (2.0, 3.0, 5.0, 8.0)
@@ -120,7 +118,7 @@ class TestFits:
     ) -> None:
         spent = release(epsilon, delta) * Fraction(share)
         if fits(spent, epsilon, delta):
-            assert exact_delta(spent, epsilon) <= delta
+            assert delta_of(spent, epsilon) <= delta
         else:
             assert share > 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import mpmath
@@ -20,22 +21,17 @@ from scoreshield.privacy.calibration import (
     noise_multiplier,
     smallest_epsilon,
 )
+from tests.harness.gaussian import exact_delta
 
 KNOWN = Path(__file__).resolve().parents[2] / "known_answers" / "noise_multipliers.csv"
+
+EPSILONS_OUTSIDE = [0.0, -1.0, math.nan, math.inf, -math.inf, 9e-7, 1.1e6]
+DELTAS_OUTSIDE = [0.0, -1e-6, math.nan, math.inf, 1.0, 2.0, 1e-301]
 
 epsilons = st.floats(-4, 4).map(lambda exponent: 10.0**exponent)
 deltas = st.one_of(
     st.floats(-100, -0.31).map(lambda exponent: 10.0**exponent), st.floats(0.4, 0.99)
 )
-
-
-def exact_delta(mu: float | mpmath.mpf, epsilon: float) -> mpmath.mpf:
-    """δ(ε) of theorem 8, written down again with every digit that cancellation could take."""
-    with mpmath.workdps(300):
-        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
-            -mu / 2 - epsilon / mu
-        )
 
 
 def delta_at_multiplier(multiplier: float, shrink: float, epsilon: float) -> mpmath.mpf:
@@ -104,32 +100,27 @@ def test_more_noise_gives_more_privacy(delta: float) -> None:
     assert found == sorted(set(found))
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, -math.inf, 9e-7, 1.1e6])
-def test_epsilon_outside_its_domain_is_refused(epsilon: float) -> None:
-    with pytest.raises(ParameterError, match="epsilon must lie in"):
-        noise_multiplier(epsilon, 1e-6)
-
-
-@pytest.mark.parametrize("delta", [0.0, -1e-6, math.nan, math.inf, 1.0, 2.0, 1e-301])
-def test_delta_outside_its_domain_is_refused(delta: float) -> None:
-    with pytest.raises(ParameterError, match="delta must lie in"):
-        noise_multiplier(1.0, delta)
-    with pytest.raises(ParameterError, match="delta must lie in"):
-        smallest_epsilon(1.0, delta)
-    with pytest.raises(ParameterError, match="delta must lie in"):
-        compose([4.0], delta)
-
-
-@pytest.mark.parametrize("mu", [-1.0, math.nan, math.inf])
-def test_mu_outside_its_domain_is_refused(mu: float) -> None:
-    with pytest.raises(ParameterError, match="mu must be"):
-        smallest_epsilon(mu, 1e-6)
-
-
-@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf])
-def test_composing_an_impossible_multiplier_is_refused(multiplier: float) -> None:
-    with pytest.raises(ParameterError, match="noise multipliers must be positive"):
-        compose([4.0, multiplier], 1e-6)
+@pytest.mark.parametrize(
+    ("refuses", "values", "complaint"),
+    [
+        (lambda epsilon: noise_multiplier(epsilon, 1e-6), EPSILONS_OUTSIDE, "epsilon must lie in"),
+        (lambda delta: noise_multiplier(1.0, delta), DELTAS_OUTSIDE, "delta must lie in"),
+        (lambda delta: smallest_epsilon(1.0, delta), DELTAS_OUTSIDE, "delta must lie in"),
+        (lambda delta: compose([4.0], delta), DELTAS_OUTSIDE, "delta must lie in"),
+        (lambda mu: smallest_epsilon(mu, 1e-6), [-1.0, math.nan, math.inf], "mu must be"),
+        (
+            lambda multiplier: compose([4.0, multiplier], 1e-6),
+            [0.0, -1.0, math.nan, math.inf],
+            "noise multipliers must be positive",
+        ),
+    ],
+)
+def test_values_outside_their_domain_are_refused(
+    refuses: Callable[[float], float], values: list[float], complaint: str
+) -> None:
+    for value in values:
+        with pytest.raises(ParameterError, match=complaint):
+            refuses(value)
 
 
 def test_epsilon_beyond_the_domain_is_refused_rather_than_returned() -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.noise import sampler as noise
 from scoreshield.privacy.sensitivity import FULL_RANGE, ScoreRange
 from scoreshield.utility.decision import (
     acceptance_probability,
@@ -28,26 +27,17 @@ from scoreshield.utility.decision import (
     threshold_at_rate,
 )
 from scoreshield.utility.metrics import auc
+from tests.harness.gaussian import standard_normal
 
 DATA = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
-TILE = slice(0, noise.TILE)
 UNIT = ScoreRange(0.0, 1.0)
 
 FloatArray = NDArray[np.float64]
 
 
-def gaussians(tiles: int, release: str = "decision") -> FloatArray:
-    """Standard normal draws of the real sampler, 2^20 a tile."""
-    ratio = 2.0**20
-    keys = [noise.tile_key(bytes(32), release, "scores", 0, tile) for tile in range(tiles)]
-    return np.concatenate(
-        [noise.tile_noise(key, ratio, TILE, TILE).ravel() / ratio for key in keys]
-    )
-
-
 @pytest.fixture(scope="module")
 def million() -> FloatArray:
-    return gaussians(1)
+    return standard_normal(1, "decision").ravel()
 
 
 def standard_error(p: float, count: int) -> float:
@@ -126,7 +116,9 @@ def impostors(count: int, seed: int) -> FloatArray:
 @pytest.fixture(scope="module")
 def two_samples() -> tuple[FloatArray, FloatArray]:
     """Two independent sets of draws, eight for each of 2^20 scores."""
-    return gaussians(8, "sample").reshape(8, -1), gaussians(8, "held out").reshape(8, -1)
+    return standard_normal(8, "sample").reshape(8, -1), standard_normal(8, "held out").reshape(
+        8, -1
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,10 +215,10 @@ def test_thresholds_refuse_no_scores() -> None:
 def test_expected_curves_match_simulated_releases(sigma: float, score_range: ScoreRange) -> None:
     generator = np.random.default_rng(7)
     genuine, impostor = generator.uniform(0.2, 1, 80), generator.uniform(-0.3, 0.7, 120)
-    draws = gaussians(2).reshape(-1, 2**10)[:, :200]
+    draws = standard_normal(1, "decision")[0, :800, :200]
     low, high = score_range.low, score_range.high
     clean = np.clip(np.concatenate([genuine, impostor]), low, high)
-    released = np.clip(clean + sigma * draws[:800], low, high)
+    released = np.clip(clean + sigma * draws, low, high)
     areas = mannwhitneyu(released[:, :80], released[:, 80:], axis=1).statistic / (80 * 120)
     expected = expected_auc(genuine, impostor, sigma, score_range)
     assert abs(np.mean(areas) - expected) < 4 * np.std(areas) / math.sqrt(len(areas))
@@ -322,7 +314,7 @@ def test_real_auc_deviates_less_than_the_bound(
     clean = auc(genuine, impostor)
     assert clean > 0.8
     scores = np.concatenate([genuine, impostor])
-    z = gaussians(1, "real")[: scores.size]
+    z = standard_normal(1, "real").ravel()[: scores.size]
     bounds = []
     for sigma in np.geomspace(0.006, 1.0, 20):
         bound = min(

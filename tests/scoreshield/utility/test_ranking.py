@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.noise import sampler as noise
+from scoreshield.noise.sampler import TILE
 from scoreshield.privacy.sensitivity import FULL_RANGE, ScoreRange
 from scoreshield.utility.ranking import expected_overlap, top_k
+from tests.harness.gaussian import standard_normal
 
 FloatArray = NDArray[np.float64]
 
@@ -25,14 +26,10 @@ def overlaps(
     generator = np.random.default_rng(0)
     best = set(top_k(clean, k).tolist())
     found = []
-    for tile in range(tiles):
-        key = noise.tile_key(bytes(32), "ranking", "scores", 0, tile)
-        whole = slice(0, noise.TILE)
-        for k_row in noise.tile_noise(key, 2.0**20, whole, whole):
-            released = clean + sigma * k_row[: clean.size] / 2.0**20
-            np.clip(released, score_range.low, score_range.high, out=released)
-            order = np.lexsort((generator.random(clean.size), -released))
-            found.append(len(best.intersection(order[:k].tolist())))
+    for z in standard_normal(tiles, "ranking").reshape(-1, TILE):
+        released = np.clip(clean + sigma * z[: clean.size], score_range.low, score_range.high)
+        order = np.lexsort((generator.random(clean.size), -released))
+        found.append(len(best.intersection(order[:k].tolist())))
     return np.array(found, dtype=np.float64)
 
 
