@@ -198,9 +198,9 @@ def least_seconds(operator: ClusterOperator, panel: Any, repetitions: int) -> fl
     return min(times)
 
 
-def noisy_store(folder: Path, triangle: Triangle, encoding: Encoding) -> str:
+def noisy_store(folder: Path, triangle: Triangle, encoding: Encoding) -> Path:
     """A store whose blocks all hold the same noise of standard deviation 1."""
-    path = str(folder / "noisy.zarr")
+    path = folder / "noisy.zarr"
     blocks.create_store(path, triangle, encoding)
     block = np.random.default_rng(0).normal(size=triangle.shape).astype(np.float32)
     for index in range(triangle.count):

@@ -90,7 +90,7 @@ def main() -> None:
         ours: list[Measurement] = []
         theirs: list[Measurement] = []
         for _ in range(arguments.repeat):
-            ours.append(perturb_stage(place, str(place / GALLERY), plan, arguments.workers))
+            ours.append(perturb_stage(place, place / GALLERY, plan, arguments.workers))
             if not arguments.without_baseline:
                 theirs.append(plain_script(place, plan, arguments.workers))
     report(arguments, plan, ours, theirs)
@@ -99,7 +99,7 @@ def main() -> None:
 def make_inputs(place: Path, n: int, d: int) -> ReleasePlan:
     """Random unit rows from a fixed seed as a gallery, and the same rows as a plain Zarr array."""
     generator = np.random.default_rng(0)
-    gallery = create_embeddings(str(place / GALLERY), n, d)
+    gallery = create_embeddings(place / GALLERY, n, d)
     plain = zarr.create_array(
         str(place / "x.zarr"), shape=(n, d), chunks=(min(n, PLAIN_CHUNK), d), dtype="float32"
     )
@@ -124,7 +124,7 @@ def require_disk(place: Path, plan: ReleasePlan, without_baseline: bool) -> None
 
 def perturb_stage(
     place: Path,
-    gallery: str,
+    gallery: Path,
     plan: ReleasePlan,
     workers: int,
     sparse: bool = False,
@@ -136,9 +136,9 @@ def perturb_stage(
         create_key(key_file, bytes(32), "benchmark", plan.mechanism)
         job = PerturbJob(
             gallery=gallery,
-            store=str(folder / "noisy.zarr"),
-            receipts=str(make_private(folder / "receipts")),
-            key_file=str(key_file),
+            store=folder / "noisy.zarr",
+            receipts=make_private(folder / "receipts"),
+            key_file=key_file,
             key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
@@ -155,7 +155,7 @@ def perturb_stage(
             {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
         )
         with open_cluster(cluster, folder / "scratch") as client:
-            return measured(client, "pipeline.perturb.tasks", run, Path(job.store))
+            return measured(client, "pipeline.perturb.tasks", run, job.store)
 
 
 def plain_script(place: Path, plan: ReleasePlan, workers: int) -> Measurement:

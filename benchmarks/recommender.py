@@ -132,11 +132,11 @@ def measured_ingest(source: Path, target: Path) -> IngestMeasurement:
 def dense_gallery(path: Path, n: int) -> Gallery:
     """Random unit rows of 128 features."""
     random = np.random.default_rng(0)
-    array = create_embeddings(str(path), n, DENSE_FEATURES)
+    array = create_embeddings(path, n, DENSE_FEATURES)
     for start, stop in panels(n, 2048):
         array[start:stop] = to_fixed(random.standard_normal((stop - start, DENSE_FEATURES)))
     describe(
-        open_group(str(path), writable=True),
+        open_group(path, writable=True),
         lineage="0" * 32,
         n=n,
         d=DENSE_FEATURES,

@@ -102,7 +102,7 @@ def perturb_seconds(n: int, d: int, workers: int) -> float:
     """One perturb stage, its blocks stored as a release that projects them stores them."""
     with tempfile.TemporaryDirectory() as name:
         plan = make_inputs(Path(name), n, d)
-        gallery, encoding = str(Path(name) / GALLERY), choose_encoding(plan.mechanism.sigma)
+        gallery, encoding = Path(name) / GALLERY, choose_encoding(plan.mechanism.sigma)
         stage = perturb_stage(Path(name), gallery, plan, workers, encoding=encoding)
         return stage.wall_seconds
 

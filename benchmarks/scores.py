@@ -62,10 +62,10 @@ _ROWS = 8192
 class PlainJob:
     """What the plain side's tasks have in common."""
 
-    gallery: str
-    queries: str
+    gallery: Path
+    queries: Path
     queries_sha256: str
-    store: str
+    store: Path
     rectangle: Rectangle
     sigma: float
 
@@ -98,7 +98,7 @@ def require_disk(place: Path, arguments: argparse.Namespace) -> None:
 def make_inputs(place: Path, arguments: argparse.Namespace) -> ScoresPlan:
     """A gallery of random unit rows from a fixed seed, and the plan of its scores."""
     generator = np.random.default_rng(0)
-    gallery = create_embeddings(str(place / "gallery.zarr"), arguments.n, arguments.d)
+    gallery = create_embeddings(place / "gallery.zarr", arguments.n, arguments.d)
     for start, stop in panels(arguments.n, _ROWS):
         gallery[start:stop] = to_fixed(generator.standard_normal((stop - start, arguments.d)))
     rows = to_fixed(generator.standard_normal((arguments.m, arguments.d)))
@@ -114,12 +114,12 @@ def perturb_stage(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
         key_file = folder / "release.key"
         create_key(key_file, bytes(32), "benchmark", plan.mechanism)
         job = ScoresJob(
-            gallery=str(place / "gallery.zarr"),
-            queries=str(place / "queries.npy"),
+            gallery=place / "gallery.zarr",
+            queries=place / "queries.npy",
             queries_sha256=queries_digest(np.load(place / "queries.npy")),
-            store=str(folder / "noisy.zarr"),
-            receipts=str(make_private(folder / "receipts")),
-            key_file=str(key_file),
+            store=folder / "noisy.zarr",
+            receipts=make_private(folder / "receipts"),
+            key_file=key_file,
             key_commitment=commitment(key_file),
             release_id="benchmark",
             mechanism=plan.mechanism,
@@ -133,10 +133,10 @@ def plain_blocks(place: Path, plan: ScoresPlan, workers: int) -> Measurement:
     """The other side, block by block through the same window of tasks."""
     with scratch(place / "plain") as folder:
         job = PlainJob(
-            gallery=str(place / "gallery.zarr"),
-            queries=str(place / "queries.npy"),
+            gallery=place / "gallery.zarr",
+            queries=place / "queries.npy",
             queries_sha256=queries_digest(np.load(place / "queries.npy")),
-            store=str(folder / "noisy.zarr"),
+            store=folder / "noisy.zarr",
             rectangle=plan.rectangle,
             sigma=plan.mechanism.sigma,
         )
@@ -168,7 +168,7 @@ def timed(folder: Path, workers: int, name: str, task: Any, job: Any) -> Measure
         {"workers": workers, "threads_per_worker": 1, "memory_limit": MEMORY_LIMIT}
     )
     with open_cluster(cluster, folder / "scratch") as client:
-        return measured(client, "pipeline.perturb.tasks", run, Path(job.store))
+        return measured(client, "pipeline.perturb.tasks", run, job.store)
 
 
 def report(

@@ -322,7 +322,7 @@ class TestTheKeyIsSecret:
         path = tmp_path / "release.key"
         mechanism = calibrate_gram(10, 4, 1.0, 1e-6)
         create_key(path, b"digest", "r", mechanism)
-        job = PerturbJob("g", "s", "r", str(path), "c", "r", mechanism, Triangle(10, 16))
+        job = PerturbJob(tmp_path, tmp_path, tmp_path, path, "c", "r", mechanism, Triangle(10, 16))
         key = read_key(path)
         for form in (key, key.hex().encode()):
             assert form not in pickle.dumps(job)
@@ -477,7 +477,7 @@ class TestACleanBlockNeverLeavesItsTask:
         for task in (perturb_block, perturb_scores):
             assert inspect.signature(task).return_annotation == "Receipt"
         assert is_dataclass(PerturbJob)
-        plain = {"str", "bool", "Mechanism", "Geometry"}
+        plain = {"Path", "Place", "str", "bool", "Mechanism", "Geometry"}
         for job in (PerturbJob, ScoresJob):
             assert {str(field.type) for field in fields(job)} <= plain
 

@@ -118,8 +118,8 @@ class _Clock:
 
     def panel(self, columns: int, rows: RowRanges) -> PanelFile:
         """A panel of made-up numbers; made once."""
-        folder = Path(self.bench.folder) / f"panel-{rows.n}-{rows.rows}-{columns}"
-        file = PanelFile(str(folder), rows, columns)
+        folder = self.bench.folder / f"panel-{rows.n}-{rows.rows}-{columns}"
+        file = PanelFile(folder, rows, columns)
         if not folder.exists():
             folder.mkdir()
             values = start_pattern(range(rows.n), range(columns)).astype(np.float32)
@@ -127,9 +127,9 @@ class _Clock:
                 file.write(index, iter([values[rows.span(index)]]))
         return file
 
-    def projection(self, rank: int) -> str:
+    def projection(self, rank: int) -> Path:
         """A stored factor of that rank for two blocks a side."""
-        folder = Path(self.bench.folder) / f"projection-{rank}"
+        folder = self.bench.folder / f"projection-{rank}"
         if not folder.exists():
             folder.mkdir()
             store, side = folder / STORE, self.bench.triangle.side
@@ -137,7 +137,7 @@ class _Clock:
             arrays.create_array(store, "factor", (2 * side, rank), (side, rank))
             values = start_pattern(range(2 * side), range(rank)).astype(np.float32)
             arrays.open_for_writing(store, "factor")[...] = values / np.float32(rank)
-        return str(folder)
+        return folder
 
     def _everywhere(self, kernel: Callable[[Any, int], float], job: Any) -> list[float]:
         self._number += 1
@@ -168,8 +168,8 @@ def _prepare(config: Config, plan: ReleasePlan, folder: Path, client: Client) ->
     """Everything that kernels read, and a worker process that has loaded what it needs."""
     mechanism = gram_mechanism(config, plan.mechanism.n, plan.mechanism.d)
     triangle = Triangle(4 * _side(plan), _side(plan))
-    bench = tasks.Bench(str(folder), triangle, mechanism)
-    Path(bench.receipts).mkdir()
+    bench = tasks.Bench(folder, triangle, mechanism)
+    bench.receipts.mkdir()
     rows = 2 * triangle.side
     create_embeddings(bench.gallery, rows, mechanism.d)[:] = tasks.made_up_rows(rows, mechanism.d)
     blocks.create_store(bench.noisy, triangle, plan.encoding)

@@ -48,28 +48,28 @@ class Bench:
     mechanism : the noise
     """
 
-    folder: str
+    folder: Path
     triangle: Triangle
     mechanism: Mechanism
 
     @property
-    def gallery(self) -> str:
+    def gallery(self) -> Path:
         """Fixed-point rows, (2 · side, d)."""
-        return f"{self.folder}/gallery.zarr"
+        return self.folder / "gallery.zarr"
 
     @property
-    def noisy(self) -> str:
+    def noisy(self) -> Path:
         """Noisy blocks."""
-        return f"{self.folder}/noisy.zarr"
+        return self.folder / "noisy.zarr"
 
     @property
-    def receipts(self) -> str:
+    def receipts(self) -> Path:
         """Their receipts."""
-        return f"{self.folder}/receipts"
+        return self.folder / "receipts"
 
     def own(self, index: int) -> Path:
         """The folder of one thread."""
-        return Path(self.folder) / f"thread-{index}"
+        return self.folder / f"thread-{index}"
 
 
 def made_up_rows(count: int, d: int) -> NDArray[np.float32]:
@@ -110,7 +110,7 @@ def write_seconds(bench: Bench, index: int) -> float:
 def read_seconds(bench: Bench, index: int) -> float:
     """A noisy block read, from storage where memory can be made to forget it."""
     block = index % bench.triangle.count
-    for file in Path(bench.noisy).rglob("*"):
+    for file in bench.noisy.rglob("*"):
         if file.is_file():
             _forget(file)
     return _timed(lambda: blocks.read_stored(bench.noisy, bench.triangle, block))
@@ -120,7 +120,7 @@ def product_seconds(job: tuple[Bench, PanelFile], index: int) -> float:
     """Four stored blocks, held in memory, by a panel; both ways, as for a share."""
     bench, panel = job
     source = NoisyBlocks(bench.noisy, bench.triangle, 2**62)
-    share = ShareJob(source, bench.triangle, panel, str(bench.own(index)))
+    share = ShareJob(source, bench.triangle, panel, bench.own(index))
     return _timed(lambda: multiply_share((share, _OFF_DIAGONAL), 0))
 
 
@@ -128,7 +128,7 @@ def computed_seconds(job: tuple[Bench, PanelFile, PanelFile], index: int) -> flo
     """The same with four blocks of a box correction of ``aap``, computed from a factor."""
     bench, factor, panel = job
     source = BoxCorrectionBlocks(factor, bench.triangle)
-    share = ShareJob(source, bench.triangle, panel, str(bench.own(index)))
+    share = ShareJob(source, bench.triangle, panel, bench.own(index))
     return _timed(lambda: multiply_share((share, _OFF_DIAGONAL), 0))
 
 
@@ -137,7 +137,7 @@ def step_seconds(job: tuple[Bench, PanelFile], index: int) -> float:
     bench, panel = job
     k = panel.columns
     rows = RowRanges(panel.ranges.rows, panel.ranges.rows)
-    combined = PanelFile(str(bench.own(index)), rows, k)
+    combined = PanelFile(bench.own(index), rows, k)
     terms = (StoredTerm(panel, np.full((k, k), 1.0 / k, dtype=np.float32), None),)
     stored = (StoredTerm(combined, 1.0, None),)
 
@@ -148,17 +148,17 @@ def step_seconds(job: tuple[Bench, PanelFile], index: int) -> float:
     return _timed(step)
 
 
-def publish_seconds(job: tuple[Bench, str], index: int) -> float:
+def publish_seconds(job: tuple[Bench, Path], index: int) -> float:
     """A block of a dense release, and its mirror."""
     bench, projection = job
     release = publish_job(bench, projection, bench.own(index) / "release")
     return _timed(lambda: publish_block(release, 1))
 
 
-def publish_job(bench: Bench, projection: str, directory: Path) -> PublishJob:
+def publish_job(bench: Bench, projection: Path, directory: Path) -> PublishJob:
     """A dense release of two blocks a side."""
     triangle = Triangle(2 * bench.triangle.side, bench.triangle.side)
-    return PublishJob(str(directory), triangle, ("gram",), projection, None)
+    return PublishJob(directory, triangle, ("gram",), projection, None)
 
 
 def eigen_seconds(job: tuple[int, int], _: int) -> float:

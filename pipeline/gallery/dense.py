@@ -29,21 +29,22 @@ from pipeline.gallery.store import (
     open_group,
     panels,
 )
+from pipeline.storage.arrays import METADATA
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import place_of
+from pipeline.storage.place import Place
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, check_fixed
 from scoreshield.errors import ScoreShieldError
 
 ARRAY_NAME = "embeddings"
 
 
-def create_embeddings(path: str, n: int, d: int) -> zarr.Array[Any]:
+def create_embeddings(path: Place, n: int, d: int) -> zarr.Array[Any]:
     """Make the group and its empty array ``embeddings`` (n, d) in the layout of this module."""
     chunks = (chunk_rows(n, d), d)
     return create_array(create_group(path), ARRAY_NAME, (n, d), chunks, "<f4", float("nan"))
 
 
-def open_dense(path: str, attributes: Mapping[str, Any]) -> Gallery:
+def open_dense(path: Place, attributes: Mapping[str, Any]) -> Gallery:
     """The gallery of embeddings at ``path`` after checking its layout and its chunks.
 
     Raises
@@ -56,7 +57,7 @@ def open_dense(path: str, attributes: Mapping[str, Any]) -> Gallery:
     return Gallery(path, n, d, str(attributes["lineage"]), attributes.get("id_width"))
 
 
-def read_rows(gallery_path: str, start: int, stop: int) -> NDArray[np.float32]:
+def read_rows(gallery_path: Place, start: int, stop: int) -> NDArray[np.float32]:
     """Rows ``start`` to ``stop`` (k, d), checked to be fixed-point rows of norm at most one.
 
     The opened array is kept in the process, so a worker calls this once a panel at the cost of
@@ -97,9 +98,9 @@ def dense_digest(gallery: Gallery) -> bytes:
     return digest.digest()
 
 
-def _generation(path: str) -> tuple[Any, ...]:
+def _generation(path: Place) -> tuple[Any, ...]:
     """Changes when the gallery at ``path`` is replaced, so that a stale array is not read on."""
-    metadata = place_of(path) / ARRAY_NAME / "zarr.json"
+    metadata = path / ARRAY_NAME / METADATA
     try:
         if isinstance(metadata, ObjectPath):
             return metadata.stamp()
@@ -112,11 +113,11 @@ def _generation(path: str) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str, generation: tuple[Any, ...]) -> zarr.Array[Any]:
+def _opened(path: Place, generation: tuple[Any, ...]) -> zarr.Array[Any]:
     return _embeddings(open_group(path), path)
 
 
-def _embeddings(group: zarr.Group, path: str) -> zarr.Array[Any]:
+def _embeddings(group: zarr.Group, path: Place) -> zarr.Array[Any]:
     try:
         array = group[ARRAY_NAME]
     except (KeyError, ValueError, TypeError) as error:
@@ -129,7 +130,7 @@ def _embeddings(group: zarr.Group, path: str) -> zarr.Array[Any]:
     return array
 
 
-def _check_layout(path: str, attributes: Mapping[str, Any]) -> tuple[int, int]:
+def _check_layout(path: Place, attributes: Mapping[str, Any]) -> tuple[int, int]:
     """(n, d), where attributes and array metadata are what an ingest of this version writes."""
     group = open_group(path)
     array = _embeddings(group, path)
@@ -156,7 +157,7 @@ def _check_layout(path: str, attributes: Mapping[str, Any]) -> tuple[int, int]:
     return n, d
 
 
-def _check_chunks(path: str, n: int, d: int) -> None:
+def _check_chunks(path: Place, n: int, d: int) -> None:
     """Every expected chunk must be stored, at its full size."""
     rows = chunk_rows(n, d)
     expected_bytes = 4 * rows * d + CHECKSUM_BYTES

@@ -22,8 +22,7 @@ def open_gallery(path: Location) -> Gallery:
         It is a gallery whose stored parts are missing, cut short, or contradict one another.
     """
     place = resolved(path)
-    location = str(place)
-    attributes = attributes_of(location)
+    attributes = attributes_of(place)
     if attributes is None:
         found = "something else" if place.exists() else "nothing"
         raise InputRejected(
@@ -36,7 +35,7 @@ def open_gallery(path: Location) -> Gallery:
             f"{FORMAT_VERSION}. Ingest its source again with this version of ScoreShield."
         )
     opened = open_sparse if "form" in attributes else open_dense
-    return opened(location, attributes)
+    return opened(place, attributes)
 
 
 def content_digest(gallery: Gallery) -> bytes:

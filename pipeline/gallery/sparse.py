@@ -37,6 +37,7 @@ from pipeline.gallery.store import (
     panels,
 )
 from pipeline.plan.memory import SparsePanels
+from pipeline.storage.place import Place
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.arithmetic.sparse import SparseRows, check_fixed_sparse
 from scoreshield.errors import ScoreShieldError
@@ -112,7 +113,7 @@ def write_source_ids(group: zarr.Group, name: IdsOf, ids: Sequence[str]) -> None
     write_array(group, f"{name}.ends", ends)
 
 
-def open_sparse(path: str, attributes: Mapping[str, Any]) -> Gallery:
+def open_sparse(path: Place, attributes: Mapping[str, Any]) -> Gallery:
     """The sparse gallery at ``path`` after checking its layout and that every chunk is there.
 
     Raises
@@ -130,7 +131,7 @@ def open_sparse(path: str, attributes: Mapping[str, Any]) -> Gallery:
     return Gallery(path, n, d, lineage, width, sparse=True, record_kind=kind)
 
 
-def row_pointers(path: str) -> NDArray[np.int64]:
+def row_pointers(path: Place) -> NDArray[np.int64]:
     """Where each row's entries start (n + 1,): what the cost of a release depends on.
 
     Raises
@@ -151,7 +152,7 @@ def panels_of(gallery: Gallery) -> SparsePanels | None:
     return SparsePanels(gallery.d, row_pointers(gallery.path)) if gallery.sparse else None
 
 
-def read_sparse(path: str, start: int, stop: int) -> SparseRows:
+def read_sparse(path: Place, start: int, stop: int) -> SparseRows:
     """Rows ``start`` to ``stop``, checked to be canonical fixed-point rows of norm at most one.
 
     Raises
@@ -181,7 +182,7 @@ def read_sparse(path: str, start: int, stop: int) -> SparseRows:
     return rows
 
 
-def column_of_feature(path: str) -> NDArray[np.int32]:
+def column_of_feature(path: Place) -> NDArray[np.int32]:
     """The column (d,) in which each feature is stored, a permutation.
 
     Raises
@@ -198,7 +199,7 @@ def column_of_feature(path: str) -> NDArray[np.int32]:
     return order
 
 
-def source_ids(path: str, name: IdsOf) -> list[str]:
+def source_ids(path: Place, name: IdsOf) -> list[str]:
     """The source's ids of the records or the features, in their order; private.
 
     Raises
@@ -244,7 +245,7 @@ def _array(group: zarr.Group, name: str) -> zarr.Array[Any]:
     return array
 
 
-def _read(group: zarr.Group, path: str, name: str, part: slice) -> NDArray[Any]:
+def _read(group: zarr.Group, path: Place, name: str, part: slice) -> NDArray[Any]:
     """Part of an array; the words of a checksum's error quote private bytes and go no further."""
     try:
         return np.ascontiguousarray(_array(group, name)[part])
@@ -252,7 +253,7 @@ def _read(group: zarr.Group, path: str, name: str, part: slice) -> NDArray[Any]:
         raise _damaged(path, f"'{name}' can't be read") from None
 
 
-def _damaged(path: str, reason: str) -> IntegrityFailure:
+def _damaged(path: Place, reason: str) -> IntegrityFailure:
     return IntegrityFailure(
         f"{path}: the gallery is not what ingest wrote ({reason}). Ingest the source again, or "
         "restore the gallery from a copy."
@@ -260,7 +261,7 @@ def _damaged(path: str, reason: str) -> IntegrityFailure:
 
 
 def _expected_lengths(
-    group: zarr.Group, path: str, attributes: Mapping[str, Any]
+    group: zarr.Group, path: Place, attributes: Mapping[str, Any]
 ) -> dict[str, int]:
     """Length of each array, from the attributes; the ids' text is as long as the array says."""
     sizes = [attributes.get(name) for name in ("n", "d", "entries")]
@@ -278,7 +279,7 @@ def _expected_lengths(
 
 
 def _check_layout(
-    group: zarr.Group, path: str, attributes: Mapping[str, Any], lengths: Mapping[str, int]
+    group: zarr.Group, path: Place, attributes: Mapping[str, Any], lengths: Mapping[str, int]
 ) -> None:
     wrong = [
         f"{name} is {attributes.get(name)!r}"
@@ -304,7 +305,7 @@ def _check_layout(
         raise _damaged(path, "its metadata was changed: " + "; ".join(wrong))
 
 
-def _check_chunks(path: str, lengths: Mapping[str, int]) -> None:
+def _check_chunks(path: Place, lengths: Mapping[str, int]) -> None:
     """Every expected chunk must be stored, at its full size."""
     expected = {
         f"{name}/c.{chunk}": CHUNK_ENTRIES * np.dtype(_DTYPES[name]).itemsize + CHECKSUM_BYTES

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pipeline.errors import IntegrityFailure
 from pipeline.storage import ids
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import place_of, stored_files, zarr_store
+from pipeline.storage.place import Place, place_of, stored_files, zarr_store
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.manifest.interactions import RecordKind
 
@@ -42,7 +42,7 @@ class Gallery:
 
     Attributes
     ----------
-    path : absolute path of the Zarr group, symbolic links resolved, or its URL.
+    path : place of the Zarr group, absolute, symbolic links resolved.
     n : number of records.
     d : number of features of a record.
     lineage : 32 hexadecimal digits made at ingest; the ledger keeps one budget a lineage.
@@ -51,7 +51,7 @@ class Gallery:
     record_kind : what a record of interactions is; None for embeddings.
     """
 
-    path: str
+    path: Place
     n: int
     d: int
     lineage: str
@@ -65,15 +65,15 @@ def chunk_rows(n: int, d: int) -> int:
     return max(1, min(n, CHUNK_BYTES // (4 * d)))
 
 
-def open_group(path: str, *, writable: bool = False) -> zarr.Group:
+def open_group(path: Place, *, writable: bool = False) -> zarr.Group:
     """The Zarr group of the gallery at ``path``."""
-    store = zarr_store(place_of(path), read_only=not writable)
+    store = zarr_store(path, read_only=not writable)
     return zarr.open_group(store, mode="r+" if writable else "r", use_consolidated=False)
 
 
-def create_group(path: str) -> zarr.Group:
+def create_group(path: Place) -> zarr.Group:
     """The group of a gallery that is being made, which may hold ids already."""
-    return zarr.open_group(zarr_store(place_of(path), read_only=False), mode="a", zarr_format=3)
+    return zarr.open_group(zarr_store(path, read_only=False), mode="a", zarr_format=3)
 
 
 def create_array(
@@ -102,7 +102,7 @@ def create_array(
     )
 
 
-def create_ids(path: str, n: int, width: int) -> zarr.Array[Any]:
+def create_ids(path: Place, n: int, width: int) -> zarr.Array[Any]:
     """Make the empty array ``ids`` (n, width) of a gallery whose ids are public."""
     chunks = (chunk_rows(n, width), width)
     # The fill value reads as an id without text, which no record has.
@@ -138,7 +138,7 @@ def describe(
     )
 
 
-def attributes_of(path: str) -> Mapping[str, Any] | None:
+def attributes_of(path: Place) -> Mapping[str, Any] | None:
     """The group's attributes when it carries the gallery marker."""
     try:
         attributes = open_group(path).attrs.asdict()
@@ -149,12 +149,12 @@ def attributes_of(path: str) -> Mapping[str, Any] | None:
 
 def is_gallery(path: Location) -> bool:
     """Whether a gallery of any format version is at ``path`` (complete or not)."""
-    return attributes_of(str(path)) is not None
+    return attributes_of(place_of(path)) is not None
 
 
 def stored_lineage(path: Location) -> str | None:
     """Lineage of the gallery at ``path``, None when no gallery is there."""
-    attributes = attributes_of(str(path))
+    attributes = attributes_of(place_of(path))
     return None if attributes is None else str(attributes.get("lineage", "")) or None
 
 
@@ -186,9 +186,9 @@ def stored_ids(gallery: Gallery, start: int, stop: int) -> NDArray[np.uint8]:
     return stored
 
 
-def faulty_chunks(path: str, expected: Mapping[str, int]) -> tuple[int, str]:
+def faulty_chunks(path: Place, expected: Mapping[str, int]) -> tuple[int, str]:
     """How many chunks are not stored at their expected bytes, and the first of them in words."""
-    sizes = stored_files(place_of(path))
+    sizes = stored_files(path)
     wrong = [
         f"{key} is missing" if key not in sizes else f"{key} has {sizes[key]} bytes"
         for key, size in expected.items()

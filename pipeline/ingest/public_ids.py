@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.gallery.store import create_ids, panels
 from pipeline.ingest.rows import FaultyRows
 from pipeline.storage.ids import Distinct, encode, faults
+from pipeline.storage.place import Place
 from scoreshield.errors import InputRejected
 
 _EXPECTED = "distinct ids of printable text, at most 256 bytes"
@@ -26,7 +27,7 @@ Parts = Iterator[Sequence[Any]]
 """Successive ids of a source, as the library that reads it gives them."""
 
 
-def write_public_ids(gallery: str, parts: Parts, name: str, n: int, scratch: Path) -> int:
+def write_public_ids(gallery: Place, parts: Parts, name: str, n: int, scratch: Path) -> int:
     """Write the ids of n records into a gallery that is being made; returns their width.
 
     ``scratch`` is a private directory for the ids that wait.

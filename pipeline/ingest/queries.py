@@ -86,7 +86,7 @@ def keep_queries(folder: Path, queries: Queries) -> Path:
 
 
 @lru_cache(maxsize=2)
-def kept_queries(path: str, sha256: str) -> NDArray[np.float32]:
+def kept_queries(path: Path, sha256: str) -> NDArray[np.float32]:
     """All queries (m, d) of a run, read once a process and checked against their digest.
 
     Raises

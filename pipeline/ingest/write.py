@@ -102,13 +102,11 @@ def ingest(
         with unfinished(matrix.name, destination, overwrite, lineage) as made:
             name, n = f"{location}[{public_ids}]", matrix.shape[0]
             width = (
-                None
-                if ids is None
-                else write_public_ids(str(made.place), ids, name, n, made.scratch)
+                None if ids is None else write_public_ids(made.place, ids, name, n, made.scratch)
             )
             substituted = _write(matrix, made, zero_rows == "substitute", progress)
             describe(
-                open_group(str(made.place), writable=True),
+                open_group(made.place, writable=True),
                 lineage=made.lineage,
                 n=n,
                 d=matrix.shape[1],
@@ -181,7 +179,7 @@ def _write(source: Source, made: Unfinished, substitute: bool, progress: Progres
     Once a row is refused nothing more is written, but the scan goes on to count them all.
     """
     n, d = source.shape
-    array = create_embeddings(str(made.place), n, d)
+    array = create_embeddings(made.place, n, d)
     non_finite, zero = OffendingRows(), OffendingRows()
     start = 0
     for panel in source.panels(_panel_rows(n, d), made.scratch):

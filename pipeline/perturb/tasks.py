@@ -21,6 +21,7 @@ from pipeline.ingest.queries import kept_queries
 from pipeline.perturb.keyfile import read_committed_key
 from pipeline.plan.geometry import Geometry
 from pipeline.storage.blocks import Receipt, load_receipt, matches, save_receipt, write_block
+from pipeline.storage.place import Place
 from scoreshield.arithmetic.products import FixedRows
 from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
 
@@ -29,10 +30,10 @@ from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
 class PerturbJob:
     """What every task of a run has in common: places and settings, no values, no key."""
 
-    gallery: str
-    store: str
-    receipts: str
-    key_file: str
+    gallery: Place
+    store: Place
+    receipts: Place
+    key_file: Path
     key_commitment: str
     release_id: str
     mechanism: Mechanism
@@ -45,7 +46,7 @@ class PerturbJob:
 class ScoresJob(PerturbJob):
     """The same of scores; the queries are read from the run's folder."""
 
-    queries: str
+    queries: Path
     queries_sha256: str
 
 
@@ -94,7 +95,7 @@ def _records(job: PerturbJob, span: slice) -> FixedRows:
 
 
 @lru_cache(maxsize=2)
-def _queries_by_column(path: str, sha256: str, gallery: str) -> NDArray[np.float32]:
+def _queries_by_column(path: Path, sha256: str, gallery: Place) -> NDArray[np.float32]:
     """All queries (m, d) of a run, their features in the order of a sparse gallery's columns."""
     queries = kept_queries(path, sha256)
     ordered = np.empty_like(queries)
@@ -123,7 +124,7 @@ def _write_noisy(
             right,
             rows.start,
             columns.start,
-            read_committed_key(Path(job.key_file), job.key_commitment),
+            read_committed_key(job.key_file, job.key_commitment),
             job.release_id,
         )
     receipt = write_block(job.store, job.geometry, index, block)

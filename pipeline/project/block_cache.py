@@ -14,6 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from pipeline.storage.place import Place
+
 Array = NDArray[Any]
 
 
@@ -21,7 +23,7 @@ Array = NDArray[Any]
 class BlockCache:
     """Blocks of one store by their index."""
 
-    _store: str | None = None
+    _store: Place | None = None
     _blocks: dict[int, Array] = field(default_factory=dict)
     _bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -37,13 +39,13 @@ class BlockCache:
             self._store, self._blocks, self._bytes = None, {}, 0
 
     def get(
-        self, store: str, index: int, limit: int, read: Callable[[], Array]
+        self, store: Place, index: int, limit: int, read: Callable[[], Array]
     ) -> tuple[Array, int]:
         """A block and the bytes that had to be read for it, 0 where it was held.
 
         Parameters
         ----------
-        store : path of the block store; blocks of another one are dropped
+        store : the block store; blocks of another one are dropped
         limit : most bytes to hold
         read : reads the block
         """

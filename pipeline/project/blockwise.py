@@ -262,19 +262,18 @@ METHODS: dict[str, Callable[[Solve], Solution[ClusterPanel]]] = {
 def save_solution(solve: Solve, solution: Solution[ClusterPanel]) -> ProjectionSummary:
     """Store factor and diagonal, one task for each block row, and the summary."""
     job, algebra = solve.job, solve.algebra
-    target = Path(job.target)
-    folder = begin_projection(target, (job.triangle.n, solution.rank), job.triangle.side)
-    rows = StoredRows(str(folder / STORE), algebra.stored(solution.factor), job.triangle)
+    folder = begin_projection(job.target, (job.triangle.n, solution.rank), job.triangle.side)
+    rows = StoredRows(folder / STORE, algebra.stored(solution.factor), job.triangle)
     block_rows = range(job.triangle.per_side)
     smallest = min(run_tasks(algebra.client, "store-factor", store_rows, rows, block_rows))
-    return finish_projection(folder, target, described(solution, smallest))
+    return finish_projection(folder, job.target, described(solution, smallest))
 
 
 @dataclass(frozen=True)
 class StoredRows:
     """Where a factor is, and the store that it is copied to in block rows of ``triangle``."""
 
-    store: str
+    store: Path
     factor: PanelFile
     triangle: Triangle
 
@@ -284,8 +283,8 @@ def store_rows(job: StoredRows, index: int) -> float:
     rows = job.triangle.span(index)
     scaled = rows_within_unit_ball(job.factor.read(rows).astype(np.float64))
     factor, diagonal = released_factor(scaled)
-    arrays.open_for_writing(Path(job.store), "factor")[rows, :] = factor
-    arrays.open_for_writing(Path(job.store), "diagonal")[rows] = diagonal
+    arrays.open_for_writing(job.store, "factor")[rows, :] = factor
+    arrays.open_for_writing(job.store, "diagonal")[rows] = diagonal
     return float(diagonal.min())
 
 

@@ -143,7 +143,7 @@ def _encoded(value: Any, arrays: dict[str, Any], folder: Path, algebra: ClusterP
     if isinstance(value, ClusterPanel):
         file = algebra.stored(value)
         file.sync()
-        return {"panel": str(Path(file.folder).relative_to(folder)), "columns": file.columns}
+        return {"panel": str(file.folder.relative_to(folder)), "columns": file.columns}
     if isinstance(value, np.ndarray):
         name = f"array-{len(arrays)}"
         arrays[name] = value
@@ -195,7 +195,7 @@ def _panel_entries(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _panel_file(value: dict[str, Any], folder: Path, ranges: RowRanges) -> PanelFile:
-    return PanelFile(str(folder / value["panel"]), ranges, value["columns"])
+    return PanelFile(folder / value["panel"], ranges, value["columns"])
 
 
 def _complete(panel: PanelFile) -> bool:

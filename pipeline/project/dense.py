@@ -26,6 +26,7 @@ from pipeline.plan.geometry import Triangle
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.place import Place
 from scoreshield.manifest.build import describe_projection
 from scoreshield.manifest.schema import ArrayRecord, PostProcessing
 from scoreshield.mechanisms.released import released_factor
@@ -45,7 +46,7 @@ class ProjectJob:
 
     Attributes
     ----------
-    noisy : path of the noisy block store
+    noisy : the noisy block store
     triangle : its geometry
     sigma : standard deviation σ of the noise
     method, tolerance, max_iterations, rank : as for :func:`scoreshield.projection.project`
@@ -53,14 +54,14 @@ class ProjectJob:
     threads : BLAS threads of the one task; in the blockwise form, threads of all workers together
     """
 
-    noisy: str
+    noisy: Place
     triangle: Triangle
     sigma: float
     method: str
     tolerance: float
     max_iterations: int
     rank: int | Literal["auto"] | None
-    target: str
+    target: Path
     threads: int = 1
 
 
@@ -107,10 +108,10 @@ def project_task(job: ProjectJob, index: int = 0) -> ProjectionSummary:
             progress=_report,
             form="dense",
         )
-    return save_projection(Path(job.target), projection, job.triangle.side)
+    return save_projection(job.target, projection, job.triangle.side)
 
 
-def assemble(noisy: str, triangle: Triangle) -> NDArray[np.float32]:
+def assemble(noisy: Place, triangle: Triangle) -> NDArray[np.float32]:
     """The whole noisy matrix (n, n), symmetric, from its packed blocks."""
     matrix = np.empty((triangle.n, triangle.n), dtype=np.float32)
     for index in range(triangle.count):
@@ -164,11 +165,11 @@ def finish_projection(
     return _take_name(folder, target, summary)
 
 
-def load_projection(target: str) -> ProjectionSummary | None:
+def load_projection(target: Path) -> ProjectionSummary | None:
     """The projection stored at ``target``, or None where none is finished and intact."""
-    store = Path(target) / STORE
+    store = target / STORE
     try:
-        found = json.loads((Path(target) / _SUMMARY).read_text())
+        found = json.loads((target / _SUMMARY).read_text())
         summary = ProjectionSummary(
             PostProcessing.model_validate_json(json.dumps(found["post_processing"])),
             ArrayRecord.model_validate_json(json.dumps(found["factor"])),
@@ -220,7 +221,7 @@ def _take_name(folder: Path, target: Path, summary: ProjectionSummary) -> Projec
         os.rename(folder, target)
     except OSError:
         # Another attempt of the same task was first; its result stands unless it is damaged.
-        finished = load_projection(str(target))
+        finished = load_projection(target)
         if finished is not None:
             shutil.rmtree(folder)
             return finished

@@ -29,6 +29,7 @@ from pipeline.project import block_cache
 from pipeline.project.panel_file import FloatPanel, PanelFile, chunks_of, read_rows, write_rows
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
 from pipeline.storage.blocks import encoding_of, read_stored
+from pipeline.storage.place import Place
 from scoreshield.projection.blockwise.box_correction import correction_block
 
 Block = FloatPanel | csr_array
@@ -58,7 +59,7 @@ class NoisyBlocks:
     cache_bytes : most bytes of blocks that a worker holds
     """
 
-    path: str
+    path: Place
     triangle: Triangle
     cache_bytes: int
 
@@ -112,7 +113,7 @@ class BoxCorrectionBlocks:
 class Partial:
     """Partial sums of one share over one span of rows, (rows, k)."""
 
-    path: str
+    path: Path
     start: int
     stop: int
     columns: int
@@ -120,7 +121,7 @@ class Partial:
     def read(self, rows: slice) -> FloatPanel:
         """Some of the rows, counted in the whole matrix."""
         within = slice(rows.start - self.start, rows.stop - self.start)
-        return read_rows(Path(self.path), within, self.columns)
+        return read_rows(self.path, within, self.columns)
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ class ShareJob:
     source: BlockSource
     triangle: Triangle
     panel: PanelFile
-    folder: str
+    folder: Path
 
     def partials(self, share: Share) -> tuple[Partial, ...]:
         """What a share writes: the sums over its rows, and over its columns where they differ."""
         spans = [share.rows] if share.diagonal else [share.rows, share.columns]
         return tuple(
             Partial(
-                f"{self.folder}/{share.index}-{part}.f32",
+                self.folder / f"{share.index}-{part}.f32",
                 self.triangle.span(span[0]).start,
                 self.triangle.span(span[-1]).stop,
                 self.panel.columns,
@@ -186,7 +187,7 @@ class ClusterOperator:
         algebra, client = self._algebra, self._algebra.client
         panel = algebra.stored(W)
         folder = algebra.new_folder()
-        job = ShareJob(self._source, self._triangle, panel, str(folder))
+        job = ShareJob(self._source, self._triangle, panel, folder)
         places = self._places.among(client.nthreads())
         # The largest first: what is left at the end is small.
         order = sorted(self._shares, key=lambda share: -share.work)
@@ -239,7 +240,7 @@ def multiply_share(task: tuple[ShareJob, Share], _: int) -> int:
                 sums[-1][columns] += block.T @ panels[0][rows]
     for partial, values in zip(partials, sums, strict=True):
         values *= np.float32(job.source.scale())
-        write_rows(Path(partial.path), iter([values]))
+        write_rows(partial.path, iter([values]))
     return total
 
 

@@ -62,13 +62,13 @@ class PanelFile:
     columns : k
     """
 
-    folder: str
+    folder: Path
     ranges: RowRanges
     columns: int
 
     def path(self, index: int) -> Path:
         """File of one row range."""
-        return Path(self.folder) / f"{index}.f32"
+        return self.folder / f"{index}.f32"
 
     def read(self, rows: slice) -> FloatPanel:
         """Some rows, (rows, k).

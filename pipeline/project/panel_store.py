@@ -119,7 +119,7 @@ class ClusterPanels:
         # A task of an earlier attempt may still be writing: its names are its own.
         self.folder = Path(tempfile.mkdtemp(dir=folder, prefix="panels-"))
         self._number = 0
-        self._released: list[str] = []
+        self._released: list[Path] = []
 
     @property
     def n(self) -> int:
@@ -187,7 +187,7 @@ class ClusterPanels:
         """
         self._remove_released()
         folder = self.new_folder()
-        file = PanelFile(str(folder), self.ranges, columns)
+        file = PanelFile(folder, self.ranges, columns)
         self._run(f"panel-{folder.name}", function, lambda rows: (file, arguments(rows)))
         return file
 

@@ -24,7 +24,7 @@ from pipeline.storage import arrays, ids
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import Place, place_of
+from pipeline.storage.place import Place
 from scoreshield.manifest.schema import ArrayRecord, Manifest, to_json
 from scoreshield.mechanisms.released import gram_block, with_unit_diagonal
 
@@ -41,7 +41,7 @@ class PublishJob:
 
     Attributes
     ----------
-    directory : release directory, a path or a URL
+    directory : release directory
     triangle : geometry of the noisy blocks; its side is the chunk side of the release
     arrays : ``"gram"``, ``"factor"`` (which brings ``diagonal`` with it), or both
     projection : folder made by :func:`pipeline.project.dense.project_task`; None for method
@@ -49,11 +49,11 @@ class PublishJob:
     noisy : noisy block store, read only where ``projection`` is None
     """
 
-    directory: str
+    directory: Place
     triangle: Triangle
     arrays: tuple[str, ...]
-    projection: str | None
-    noisy: str | None
+    projection: Path | None
+    noisy: Place | None
 
     @property
     def store(self) -> Place:
@@ -81,7 +81,7 @@ def prepare_release(job: PublishJob) -> None:
         arrays.create_array(job.store, "gram", (n, n), (rows, rows))
 
 
-def start_release(directory: str) -> None:
+def start_release(directory: Place) -> None:
     """Make a release directory with an empty store; an interrupted publication is cleared.
 
     Raises
@@ -89,13 +89,13 @@ def start_release(directory: str) -> None:
     ConfigurationError
         The directory holds a finished release or foreign files.
     """
-    _clear(place_of(directory))
+    _clear(directory)
     arrays.create_group(store_of(directory))
 
 
-def store_of(directory: str | Place) -> Place:
+def store_of(directory: Place) -> Place:
     """The Zarr group of a release directory."""
-    return place_of(directory) / STORE
+    return directory / STORE
 
 
 def publish_panel(job: PublishJob, index: int) -> int:
@@ -132,20 +132,20 @@ def publish_block(job: PublishJob, index: int) -> int:
     return index
 
 
-def prepare_ids(directory: str | Place, n: int, width: int, rows: int) -> None:
+def prepare_ids(directory: Place, n: int, width: int, rows: int) -> None:
     """Make the empty array of the records' public ids, ``rows`` of them a chunk."""
     shape = (n, width)
     arrays.create_array(store_of(directory), ids.ARRAY_NAME, shape, (min(rows, n), width), "uint8")
 
 
-def publish_ids(directory: str | Place, start: int, stored: NDArray[np.uint8]) -> None:
+def publish_ids(directory: Place, start: int, stored: NDArray[np.uint8]) -> None:
     """Write stored ids (k, w) from row ``start`` on, whole chunks of them."""
     array = arrays.open_for_writing(store_of(directory), ids.ARRAY_NAME)
     array[start : start + stored.shape[0], :] = stored
 
 
 def describe_arrays(
-    directory: str | Place, progress: Callable[[str], None] | None = None
+    directory: Place, progress: Callable[[str], None] | None = None
 ) -> dict[str, ArrayRecord]:
     """Shape, type and digest of every array of a written release, read back from storage.
 
@@ -163,7 +163,7 @@ def describe_arrays(
     return records
 
 
-def finish(directory: str | Place, manifest: Manifest) -> None:
+def finish(directory: Place, manifest: Manifest) -> None:
     """Make the store durable, copy the manifest into its attributes, then write the manifest.
 
     Raises
@@ -173,17 +173,18 @@ def finish(directory: str | Place, manifest: Manifest) -> None:
     ConfigurationError
         The release is already finished.
     """
-    folder = place_of(directory)
-    store = folder / STORE
-    _refuse_finished(folder)
+    store = store_of(directory)
+    _refuse_finished(directory)
     if manifest.signature is None:
-        raise IntegrityFailure(f"{folder}: the manifest is not signed; sign it before publishing")
+        raise IntegrityFailure(
+            f"{directory}: the manifest is not signed; sign it before publishing"
+        )
     arrays.sweep_partial_files(store)
     _check_complete(store, manifest)
     text = to_json(manifest)
     arrays.put_attributes(store, {ATTRIBUTE: manifest.model_dump(mode="json")})
     arrays.sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
-    _write_manifest(folder, text.encode())
+    _write_manifest(directory, text.encode())
 
 
 def _write_manifest(folder: Place, content: bytes) -> None:
@@ -295,4 +296,4 @@ def _projected(job: PublishJob, name: str) -> Any:
         raise ConfigurationError(
             "projection method 'none' makes no factor; ask for arrays: [gram], or for a method"
         )
-    return arrays.open_for_reading(Path(job.projection) / PROJECTION_STORE, name)
+    return arrays.open_for_reading(job.projection / PROJECTION_STORE, name)

@@ -14,6 +14,7 @@ from pipeline.plan.geometry import Rectangle
 from pipeline.publish.gram import start_release, store_of
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
+from pipeline.storage.place import Place
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class PublishScoresJob:
     low, high : range that the scores are clipped to
     """
 
-    directory: str
+    directory: Place
     rectangle: Rectangle
     chunk_rows: int
-    noisy: str
+    noisy: Place
     low: float
     high: float
 

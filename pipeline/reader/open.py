@@ -254,7 +254,7 @@ class Release:
         map_blocks: Callable[..., dask.array.Array] = dask.array.map_blocks
         return map_blocks(
             _read_chunk,
-            str(self.path / STORE),
+            self.path / STORE,
             tuple(self._opened),
             name=f"scoreshield-{self._matrix.name}-{self.manifest.release_id}",
             chunks=chunks,
@@ -370,10 +370,10 @@ def _row_index(row: int, n: int) -> int:
 
 
 def _read_chunk(
-    store: str, names: tuple[str, ...], block_info: dict[Any, Any] | None = None
+    store: Place, names: tuple[str, ...], block_info: dict[Any, Any] | None = None
 ) -> NDArray[np.float32]:
     """One chunk of :meth:`Release.to_dask`, on whatever worker it runs."""
     if block_info is None:
         raise ValueError("a chunk is read within a Dask array only")
     rows, columns = (slice(*span) for span in block_info[None]["array-location"])
-    return open_matrix(place_of(store), names).block(rows, columns)
+    return open_matrix(store, names).block(rows, columns)

@@ -94,14 +94,14 @@ def _project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
         return unprojected(run.gallery.n)
     settings, cluster = run.config.projection, run.config.cluster
     job = ProjectJob(
-        noisy=str(run.folder.store),
+        noisy=run.folder.store,
         triangle=_planned(run).triangle,
         sigma=run.mechanism.sigma,
         method=settings.method,
         tolerance=settings.tolerance,
         max_iterations=settings.max_iterations,
         rank=settings.rank,
-        target=str(run.folder.projection),
+        target=run.folder.projection,
         # As planned, not as found: a worker that is lost on the way must change no bit.
         threads=cluster.largest_team
         if run.plan.blockwise is None
@@ -143,11 +143,11 @@ def _projected_blockwise(
 def _publish(run: Run, client: Client) -> Iterator[int]:
     triangle, projected = _planned(run).triangle, run.plan.projects
     job = PublishJob(
-        directory=str(run.release),
+        directory=run.release,
         triangle=triangle,
         arrays=run.config.arrays,
-        projection=str(run.folder.projection) if projected else None,
-        noisy=None if projected else str(run.folder.store),
+        projection=run.folder.projection if projected else None,
+        noisy=None if projected else run.folder.store,
     )
     prepare_release(job)
     if "factor" in job.arrays:

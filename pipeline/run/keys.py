@@ -60,7 +60,7 @@ def secure_key(run: Run, entry: Entry, digest: bytes, secret: bytes | None) -> s
 
 def _check_noise_is_whole(run: Run) -> None:
     """Once the key is destroyed no block can be made again."""
-    damaged = damaged_blocks(str(run.folder.store), run.plan.geometry)
+    damaged = damaged_blocks(run.folder.store, run.plan.geometry)
     if damaged:
         raise IntegrityFailure(
             f"release {run.release_id} was committed and its key destroyed, so its noise can't be "

@@ -57,13 +57,13 @@ class Places:
     Attributes
     ----------
     folders : folders to write in, by configuration key
-    gallery : path of the gallery
+    gallery : where the gallery is
     gallery_digest : its content digest, as this process read it
     gallery_bytes : about how much there is to read
     """
 
     folders: Mapping[str, Place]
-    gallery: str
+    gallery: Place
     gallery_digest: bytes
     gallery_bytes: int
 

@@ -56,7 +56,7 @@ def write_record(run: Run, manifest: Manifest, timings: Timings | None) -> Path:
     """
     receipts = [
         receipt
-        for receipt in load_receipts(str(run.folder.receipts), run.plan.geometry)
+        for receipt in load_receipts(run.folder.receipts, run.plan.geometry)
         if receipt is not None
     ]
     complete = len(receipts) == run.plan.geometry.count
@@ -67,7 +67,7 @@ def write_record(run: Run, manifest: Manifest, timings: Timings | None) -> Path:
         "recorded_at": _now(),
         "settings": run.settings,
         "gallery": {
-            "path": run.gallery.path,
+            "path": str(run.gallery.path),
             "lineage": run.gallery.lineage,
             "content_sha256": run.folder.recorded_content(),
         },

@@ -69,7 +69,7 @@ def _bound_content(gallery_digest: bytes, queries: Queries | None) -> bytes:
 def _perturb(run: Run, common: dict[str, Any]) -> tuple[Task, ScoresJob]:
     queries = cast(Queries, run.queries)
     kept = keep_queries(run.folder.path, queries)
-    return perturb_scores, ScoresJob(**common, queries=str(kept), queries_sha256=queries.sha256)
+    return perturb_scores, ScoresJob(**common, queries=kept, queries_sha256=queries.sha256)
 
 
 def _project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
@@ -80,10 +80,10 @@ def _project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
 def _publish(run: Run, client: Client) -> Iterator[int]:
     plan, score_range = cast(ScoresPlan, run.plan), run.mechanism.score_range
     job = PublishScoresJob(
-        directory=str(run.release),
+        directory=run.release,
         rectangle=plan.rectangle,
         chunk_rows=plan.chunk_rows,
-        noisy=str(run.folder.store),
+        noisy=run.folder.store,
         low=score_range.low,
         high=score_range.high,
     )

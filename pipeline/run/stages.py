@@ -30,7 +30,7 @@ def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -
         A task failed; finished blocks are kept.
     """
     geometry = run.plan.geometry
-    blocks.create_store(str(run.folder.store), geometry, run.plan.encoding)
+    blocks.create_store(run.folder.store, geometry, run.plan.encoding)
     receipts: dict[int, blocks.Receipt] = {}
     reporter.begin("perturb", geometry.count, "blocks")
     task, job = run.regime.perturb(run, _common_fields(run, key_commitment))
@@ -58,9 +58,9 @@ def _common_fields(run: Run, key_commitment: str) -> dict[str, Any]:
     """What the perturb job of every regime holds: places and settings, no values, no key."""
     return {
         "gallery": run.gallery.path,
-        "store": str(run.folder.store),
-        "receipts": str(run.folder.receipts),
-        "key_file": str(run.folder.key_file),
+        "store": run.folder.store,
+        "receipts": run.folder.receipts,
+        "key_file": run.folder.key_file,
         "key_commitment": key_commitment,
         "release_id": run.release_id,
         "mechanism": run.mechanism,

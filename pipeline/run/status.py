@@ -62,8 +62,7 @@ def release_status(config: Config) -> ReleaseStatus:
         return ReleaseStatus(None, "not started", 0, 0, None)
     run = prepare_run(config, gallery)
     done = sum(
-        receipt is not None
-        for receipt in load_receipts(str(run.folder.receipts), run.plan.geometry)
+        receipt is not None for receipt in load_receipts(run.folder.receipts, run.plan.geometry)
     )
     account = ConfiguredLedger(config).account(gallery.lineage)
     entry = account.find(run.release_id) if account is not None else None

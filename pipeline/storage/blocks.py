@@ -29,7 +29,7 @@ from pipeline.plan.geometry import Geometry
 from pipeline.storage import place as places
 from pipeline.storage.arrays import METADATA, sweep_partial_files
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import Place, place_of, zarr_store
+from pipeline.storage.place import Place, zarr_store
 from pipeline.storage.tree import tree_faults
 from scoreshield.noise.encoding import FLOAT32, Encoding
 
@@ -49,7 +49,7 @@ class Receipt:
     sha256: str
 
 
-def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) -> None:
+def create_store(path: Place, geometry: Geometry, encoding: Encoding = FLOAT32) -> None:
     """Make an empty block store; an existing one of the same geometry and encoding is kept.
 
     One that a crash left without its array is finished; what a killed worker left of a write is
@@ -61,7 +61,7 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
         A store of another geometry or encoding is in the way, or one that holds foreign files.
     """
     shape = (geometry.count, *geometry.shape)
-    if (place_of(path) / _ARRAY / "zarr.json").exists():
+    if (path / _ARRAY / METADATA).exists():
         found = _array(path).shape
         if found != shape:
             raise IntegrityFailure(
@@ -73,10 +73,10 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
                 f"{path} holds noisy blocks as {_words(encoding_of(path))}, this run writes "
                 f"{_words(encoding)}; a run can't change its precision half way"
             )
-        sweep_partial_files(place_of(path))
+        sweep_partial_files(path)
         _refuse_foreign_files(path, geometry)
         return
-    store = zarr_store(place_of(path), read_only=False)
+    store = zarr_store(path, read_only=False)
     group = zarr.open_group(store, mode="a", zarr_format=3)
     group.create_array(
         _ARRAY,
@@ -93,7 +93,7 @@ def create_store(path: str, geometry: Geometry, encoding: Encoding = FLOAT32) ->
     _array.cache_clear()
 
 
-def write_block(path: str, geometry: Geometry, index: int, block: NDArray[np.float32]) -> Receipt:
+def write_block(path: Place, geometry: Geometry, index: int, block: NDArray[np.float32]) -> Receipt:
     """Write one block (as cut by :meth:`Geometry.region`, unpadded) and return its receipt."""
     padded = stored = encoding_of(path).encode(block)
     if stored.shape != geometry.shape:
@@ -103,7 +103,7 @@ def write_block(path: str, geometry: Geometry, index: int, block: NDArray[np.flo
     return Receipt(index, _sha256(padded))
 
 
-def read_block(path: str, geometry: Geometry, index: int) -> NDArray[np.float32]:
+def read_block(path: Place, geometry: Geometry, index: int) -> NDArray[np.float32]:
     """Read one block, unpadded.
 
     Raises
@@ -114,7 +114,7 @@ def read_block(path: str, geometry: Geometry, index: int) -> NDArray[np.float32]
     return encoding_of(path).decode(read_stored(path, geometry, index))
 
 
-def read_stored(path: str, geometry: Geometry, index: int) -> NDArray[Any]:
+def read_stored(path: Place, geometry: Geometry, index: int) -> NDArray[Any]:
     """Read one block, unpadded, in the store's encoding.
 
     Raises
@@ -134,7 +134,7 @@ def read_stored(path: str, geometry: Geometry, index: int) -> NDArray[Any]:
     return padded[: rows.stop - rows.start, : columns.stop - columns.start]
 
 
-def encoding_of(path: str) -> Encoding:
+def encoding_of(path: Place) -> Encoding:
     """The encoding of a store's values.
 
     Raises
@@ -155,7 +155,7 @@ def encoding_of(path: str) -> Encoding:
     )
 
 
-def matches(path: str, receipt: Receipt) -> bool:
+def matches(path: Place, receipt: Receipt) -> bool:
     """Whether the stored block is intact and is the one the receipt was written for."""
     try:
         return _sha256(_read_padded(path, receipt.block)) == receipt.sha256
@@ -163,9 +163,9 @@ def matches(path: str, receipt: Receipt) -> bool:
         return False
 
 
-def damaged_blocks(path: str, geometry: Geometry) -> list[int]:
+def damaged_blocks(path: Place, geometry: Geometry) -> list[int]:
     """Every block of a finished store that is missing, damaged, or not the one of its receipt."""
-    receipts = load_receipts(str(_receipts_of(path)), geometry)
+    receipts = load_receipts(_receipts_of(path), geometry)
     return [
         index
         for index, receipt in enumerate(receipts)
@@ -173,30 +173,29 @@ def damaged_blocks(path: str, geometry: Geometry) -> list[int]:
     ]
 
 
-def save_receipt(folder: str, receipt: Receipt) -> None:
+def save_receipt(folder: Place, receipt: Receipt) -> None:
     """Write a receipt durably; the block it names must have been written before."""
     text = json.dumps(asdict(receipt), sort_keys=True) + "\n"
-    places.write(place_of(folder) / f"{receipt.block}.json", text.encode())
+    places.write(folder / f"{receipt.block}.json", text.encode())
 
 
-def load_receipt(folder: str, index: int) -> Receipt | None:
+def load_receipt(folder: Place, index: int) -> Receipt | None:
     """The receipt of one block, or None where it has none or an unreadable one."""
     try:
-        receipt = Receipt(**json.loads((place_of(folder) / f"{index}.json").read_text()))
+        receipt = Receipt(**json.loads((folder / f"{index}.json").read_text()))
         intact = receipt.block == index and _DIGEST.fullmatch(receipt.sha256) is not None
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     return receipt if intact else None
 
 
-def load_receipts(folder: str, geometry: Geometry) -> Iterator[Receipt | None]:
+def load_receipts(folder: Place, geometry: Geometry) -> Iterator[Receipt | None]:
     """The receipt, or None, of every block in packed order."""
     indices = range(geometry.count)
-    place = place_of(folder)
-    if not isinstance(place, ObjectPath):
+    if not isinstance(folder, ObjectPath):
         return (load_receipt(folder, index) for index in indices)
     # A request each takes its time: only for those that are there, and many at once.
-    stored = place.files()
+    stored = folder.files()
     with ThreadPoolExecutor(_RECEIPTS_AT_ONCE) as pool:
         found = pool.map(
             lambda index: load_receipt(folder, index) if f"{index}.json" in stored else None,
@@ -218,7 +217,7 @@ def forget_stores() -> None:
     _array.cache_clear()
 
 
-def _read_padded(path: str, index: int) -> NDArray[Any]:
+def _read_padded(path: Place, index: int) -> NDArray[Any]:
     try:
         padded = np.asarray(_array(path)[index])
     except (OSError, ValueError, KeyError) as error:
@@ -232,13 +231,13 @@ def _read_padded(path: str, index: int) -> NDArray[Any]:
     return padded
 
 
-def _check_receipt(path: str, index: int, padded: NDArray[Any]) -> None:
+def _check_receipt(path: Place, index: int, padded: NDArray[Any]) -> None:
     """A block may be whole, and another one: two chunks that changed places."""
     folder = _receipts_of(path)
     # In an object store every run has receipts, and a request more would answer that.
     if not isinstance(folder, ObjectPath) and not folder.exists():
         return
-    receipt = load_receipt(str(folder), index)
+    receipt = load_receipt(folder, index)
     if receipt is None or receipt.sha256 != _sha256(padded):
         raise IntegrityFailure(
             f"noisy block {index} of {path} is not the one that its receipt was written for; "
@@ -246,17 +245,17 @@ def _check_receipt(path: str, index: int, padded: NDArray[Any]) -> None:
         )
 
 
-def _receipts_of(path: str) -> Place:
-    return place_of(path).parent / RECEIPTS
+def _receipts_of(path: Place) -> Place:
+    return path.parent / RECEIPTS
 
 
-def _refuse_foreign_files(path: str, geometry: Geometry) -> None:
+def _refuse_foreign_files(path: Place, geometry: Geometry) -> None:
     """Nothing may lie in a store that no run writes, such as a chunk too many."""
     own = [METADATA, f"{_ARRAY}/{METADATA}"]
     own += [f"{_ARRAY}/c/{index}/0/0" for index in range(geometry.count)]
     foreign = [
         fault
-        for fault in tree_faults(place_of(path), own)
+        for fault in tree_faults(path, own)
         # A block that is missing is yet to be made; a worker of an earlier attempt may live on.
         if not fault.endswith(" is missing") and ".partial " not in fault
     ]
@@ -277,11 +276,11 @@ def _words(encoding: Encoding) -> str:
 
 
 @lru_cache(maxsize=8)
-def _array(path: str) -> Any:
+def _array(path: Place) -> Any:
     """The opened Zarr array; one handle a process and store."""
     try:
         # How to write empty chunks is not stored with an array: it is said at each opening.
-        store = zarr_store(place_of(path), read_only=False)
+        store = zarr_store(path, read_only=False)
         array: Any = zarr.open_group(store, mode="r+")[_ARRAY]
         return array.with_config({"write_empty_chunks": True})
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -170,7 +170,7 @@ class Curator:
         """The noisy matrix on disk."""
         run = self.prepared(**changes)
         blocks._array.cache_clear()
-        return assemble(str(run.folder.store), run.plan.triangle)
+        return assemble(run.folder.store, run.plan.triangle)
 
     def expected_noisy(self, key: bytes, **changes: Any) -> NDArray[np.float32]:
         """The noisy matrix that a run which nothing disturbs makes with ``key``."""

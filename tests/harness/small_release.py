@@ -40,14 +40,14 @@ def noisy_matrix(n: int = N, sigma: float = SIGMA) -> NDArray[np.float32]:
 
 def write_noisy(
     path: Path, matrix: NDArray[np.float32], triangle: Triangle, encoding: Encoding = FLOAT32
-) -> str:
+) -> Path:
     """A noisy block store that holds ``matrix``."""
-    blocks.create_store(str(path), triangle, encoding)
+    blocks.create_store(path, triangle, encoding)
     for index in range(triangle.count):
         i, j = triangle.position(index)
         block = matrix[triangle.span(i), triangle.span(j)]
-        blocks.write_block(str(path), triangle, index, block)
-    return str(path)
+        blocks.write_block(path, triangle, index, block)
+    return path
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def make(root: Path, method: str, arrays: tuple[str, ...]) -> Made:
     if method == "none":
         post_processing, projection = unprojected(N), None
     else:
-        projection = str(root / "projection")
+        projection = root / "projection"
         project = ProjectJob(noisy, triangle, SIGMA, method, 1e-7, 500, None, projection)
         post_processing = project_task(project).post_processing
-    job = PublishJob(str(root / "gram-test"), triangle, arrays, projection, noisy)
+    job = PublishJob(root / "gram-test", triangle, arrays, projection, noisy)
     write_arrays(job)
     key = load_or_create_signing_key(root)
     manifest = sign(unsigned_manifest(root / "gram-test", post_processing), key)

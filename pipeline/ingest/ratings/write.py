@@ -206,13 +206,13 @@ def _write(
     )
     if not rows.lengths.any():
         raise InputRejected(f"{table.name}: every value is zero, so nothing tells records apart.")
-    group = create_group(str(made.place))
+    group = create_group(made.place)
     entries = _write_rows(group, buckets, rows)
     id_width = None
     if with_ids:
         parts = (record_ids[start:stop] for start, stop in panels(rows.n, PART_ROWS))
         name = f"{table.name}[{options.by}]"
-        id_width = write_public_ids(str(made.place), parts, name, rows.n, scratch)
+        id_width = write_public_ids(made.place, parts, name, rows.n, scratch)
     write_source_ids(group, "record_ids", record_ids)
     write_source_ids(group, "feature_ids", feature_ids)
     shutil.rmtree(scratch)

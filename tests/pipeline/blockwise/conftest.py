@@ -39,7 +39,7 @@ def store_panel(algebra: ClusterPanels) -> Callable[..., Any]:
 
     def store(values: NDArray[Any]) -> Any:
         folder = algebra.new_folder()
-        file = PanelFile(str(folder), algebra.ranges, values.shape[1])
+        file = PanelFile(folder, algebra.ranges, values.shape[1])
         for index in range(algebra.ranges.count):
             file.write(index, iter([values[algebra.ranges.span(index)].astype(np.float32)]))
         return algebra.adopt(file)
@@ -74,7 +74,7 @@ def matrices() -> Callable[..., tuple[NDArray[Any], NDArray[np.float32]]]:
 @pytest.fixture(scope="session")
 def noisy_store(
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[str, Triangle, NDArray[np.float32]]:
+) -> tuple[Path, Triangle, NDArray[np.float32]]:
     """Path and geometry of a store, and the matrix in it; its stored diagonal is not 1."""
     triangle = Triangle(N, SIDE)
     _, noisy = clustered(N, 0.5)

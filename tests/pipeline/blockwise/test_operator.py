@@ -27,7 +27,7 @@ from scoreshield.noise.encoding import choose_encoding
 from scoreshield.projection.blockwise.box_correction import BoxCorrection
 from tests.harness.small_release import write_noisy
 
-Store = tuple[str, Triangle, Any]
+Store = tuple[Path, Triangle, Any]
 
 
 def test_a_product_is_that_of_the_dense_matrix_with_unit_diagonal(
@@ -109,7 +109,7 @@ def test_a_repeated_or_half_written_share_changes_nothing(
     folder.mkdir()
     shares = cut_shares(triangle.per_side, 2)
     panel = algebra.stored(algebra.start(3))
-    job = ShareJob(NoisyBlocks(path, triangle, 0), triangle, panel, str(folder))
+    job = ShareJob(NoisyBlocks(path, triangle, 0), triangle, panel, folder)
     multiply_share((job, shares[1]), 0)
     first = {file.name: file.read_bytes() for file in folder.iterdir()}
     (folder / "1-0.f32").write_bytes(b"half")
@@ -126,11 +126,11 @@ def test_what_does_not_fit_the_cache_is_read_each_time() -> None:
 
     for _ in range(3):
         for index in range(4):
-            _, count = cache.get("store", index, 250, lambda index=index: read(index))
+            _, count = cache.get(Path("store"), index, 250, lambda index=index: read(index))
             assert count in (0, 100)
         assert cache.bytes == 200
     assert reads == [0, 1, 2, 3, 2, 3, 2, 3]
-    cache.get("another store", 0, 250, lambda: read(9))
+    cache.get(Path("another store"), 0, 250, lambda: read(9))
     assert (cache.bytes, reads[-1]) == (100, 9)
 
 

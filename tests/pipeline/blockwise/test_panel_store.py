@@ -150,7 +150,7 @@ def test_a_damaged_panel_is_refused(algebra: ClusterPanels, damage: str) -> None
 )
 def test_any_rows_of_a_file_can_be_read(tmp_path: Path, rows: slice) -> None:
     values = start_pattern(range(10), range(3)).astype(np.float32)
-    file = PanelFile(str(tmp_path), RowRanges(10, 4), 3)
+    file = PanelFile(tmp_path, RowRanges(10, 4), 3)
     for index in range(3):
         file.write(index, iter([values[file.ranges.span(index)]]))
     np.testing.assert_array_equal(file.read(rows), values[rows])

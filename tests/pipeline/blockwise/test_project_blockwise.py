@@ -37,7 +37,7 @@ from scoreshield.projection.dense.single_precision import SinglePrecision
 from scoreshield.projection.solution import in_memory
 from tests.harness.small_release import write_noisy
 
-Store = tuple[str, Triangle, NDArray[np.float32]]
+Store = tuple[Path, Triangle, NDArray[np.float32]]
 SIGMA = 0.5
 TOLERANCE = {"nearest": 1e-3, "shrink": 1e-3, "auto": 1e-3, "aap": 1e-3}
 
@@ -66,7 +66,7 @@ class Attempt:
 
 def job_for(store: Store, method: str, folder: Path) -> ProjectJob:
     path, triangle, _ = store
-    target = str(folder / "projection")
+    target = folder / "projection"
     return ProjectJob(path, triangle, SIGMA, method, TOLERANCE[method], 200, "auto", target, 2)
 
 
@@ -102,11 +102,11 @@ def solved_in_memory(matrix: NDArray[np.float32], method: str) -> Any:
     return shrink_blockwise(operator, panels, sigma=SIGMA, tolerance=tolerance)
 
 
-def stored(target: str, name: str) -> NDArray[np.float32]:
+def stored(target: Path, name: str) -> NDArray[np.float32]:
     return np.asarray(zarr.open_group(f"{target}/projection.zarr", mode="r")[name][:])
 
 
-def gram(target: str) -> NDArray[np.float64]:
+def gram(target: Path) -> NDArray[np.float64]:
     factor = stored(target, "factor").astype(np.float64)
     product = factor @ factor.T
     np.fill_diagonal(product, 1.0)
@@ -199,9 +199,9 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
     whole, expected = finished("aap")
     resumed = attempt("aap")
     path, triangle, _ = noisy_store
-    folder = Path(resumed.job.target).parent
+    folder = resumed.job.target.parent
     program = DRIVER.format(
-        path=path, triangle=triangle, folder=str(folder), tolerance=TOLERANCE["aap"]
+        path=str(path), triangle=triangle, folder=str(folder), tolerance=TOLERANCE["aap"]
     )
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=200)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -250,9 +250,9 @@ import os, signal
 from pathlib import Path
 from pipeline.cluster import open_cluster
 from pipeline.config.cluster import Cluster
-from pipeline.geometry import Triangle
-from pipeline.project import ProjectJob
-from pipeline.project_blockwise import project_blockwise
+from pipeline.plan.geometry import Triangle
+from pipeline.project.dense import ProjectJob
+from pipeline.project.blockwise import project_blockwise
 
 def kill(progress):
     if progress.step.number == 5:
@@ -260,8 +260,8 @@ def kill(progress):
 
 if __name__ == "__main__":
     folder = Path({folder!r})
-    target = str(folder / "projection")
-    job = ProjectJob({path!r}, {triangle!r}, 0.5, "aap", {tolerance}, 200, "auto", target, 2)
+    target = folder / "projection"
+    job = ProjectJob(Path({path!r}), {triangle!r}, 0.5, "aap", {tolerance}, 200, "auto", target, 2)
     with open_cluster(Cluster(), folder / "scratch") as client:
         project_blockwise(client, job, folder / "work", 2**26, kill)
 """

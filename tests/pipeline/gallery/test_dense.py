@@ -48,11 +48,11 @@ def gallery(tmp_path, monkeypatch, values) -> Gallery:
 
 
 def chunk(gallery: Gallery, row: int) -> Path:
-    return Path(gallery.path, "embeddings", f"c.{row}.0")
+    return gallery.path / "embeddings" / f"c.{row}.0"
 
 
 def edit_attributes(gallery: Gallery, **changes: object) -> None:
-    path = Path(gallery.path, "zarr.json")
+    path = gallery.path / "zarr.json"
     metadata = json.loads(path.read_text())
     metadata["attributes"].update(changes)
     path.write_text(json.dumps(metadata))
@@ -74,7 +74,7 @@ def test_panels_cover_every_row_once(n, rows):
 
 
 def test_layout_on_disk(gallery):
-    group = json.loads(Path(gallery.path, "zarr.json").read_text())
+    group = json.loads((gallery.path / "zarr.json").read_text())
     assert group["zarr_format"] == 3
     assert group["attributes"] == {
         "scoreshield_gallery": 1,
@@ -86,7 +86,7 @@ def test_layout_on_disk(gallery):
         "substituted": 0,
         "source_kind": "npy",
     }
-    array = json.loads(Path(gallery.path, "embeddings", "zarr.json").read_text())
+    array = json.loads((gallery.path / "embeddings" / "zarr.json").read_text())
     assert array["shape"] == [N, D]
     assert array["data_type"] == "float32"
     assert array["chunk_grid"]["configuration"]["chunk_shape"] == [11, D]
@@ -103,7 +103,7 @@ def test_chunk_bytes_are_the_rows_and_a_checksum(gallery, values):
 
 def test_open_gallery(gallery, monkeypatch):
     assert open_gallery(gallery.path) == gallery
-    monkeypatch.chdir(Path(gallery.path).parent)
+    monkeypatch.chdir(gallery.path.parent)
     assert open_gallery("gallery.zarr") == gallery
     assert pickle.loads(pickle.dumps(gallery)) == gallery  # noqa: S301
 
@@ -111,7 +111,7 @@ def test_open_gallery(gallery, monkeypatch):
 def test_is_gallery(gallery, tmp_path):
     assert is_gallery(gallery.path)
     assert stored_lineage(gallery.path) == gallery.lineage
-    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "a.npy", gallery.path + "/embeddings"):
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "a.npy", gallery.path / "embeddings"):
         assert not is_gallery(path)
         assert stored_lineage(path) is None
 
@@ -143,7 +143,7 @@ def test_contradicting_metadata(gallery, change):
 
 @pytest.mark.parametrize("remove", ["embeddings", "embeddings/zarr.json"])
 def test_missing_array(gallery, remove):
-    path = Path(gallery.path, remove)
+    path = gallery.path.joinpath(remove)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(IntegrityFailure, match="missing or unreadable"):
         open_gallery(gallery.path)

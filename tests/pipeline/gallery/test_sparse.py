@@ -67,14 +67,14 @@ def test_noisy_blocks_are_those_of_the_dense_gallery(original: Gallery, tmp_path
     create_key(tmp_path / "key", bytes(32), "r", mechanism)
     written = []
     for made in (original, dense):
-        run = tmp_path / Path(made.path).stem
+        run = tmp_path / made.path.stem
         (run / "receipts").mkdir(parents=True)
-        blocks.create_store(str(run / "noisy.zarr"), triangle)
+        blocks.create_store(run / "noisy.zarr", triangle)
         job = PerturbJob(
             gallery=made.path,
-            store=str(run / "noisy.zarr"),
-            receipts=str(run / "receipts"),
-            key_file=str(tmp_path / "key"),
+            store=run / "noisy.zarr",
+            receipts=run / "receipts",
+            key_file=tmp_path / "key",
             key_commitment=commitment(tmp_path / "key"),
             release_id="r",
             mechanism=mechanism,
@@ -115,7 +115,7 @@ def test_a_flipped_byte_is_found_on_reading(gallery: Path, name: str) -> None:
         content_digest(opened)
     if name != "column_of_feature":
         with pytest.raises(IntegrityFailure, match="not what ingest wrote"):
-            read_sparse(str(gallery), 0, N)
+            read_sparse(gallery, 0, N)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_chunks_that_are_lost_after_opening_are_found_on_reading(gallery: Path, 
     open_gallery(gallery)
     (gallery / name / "c.0").unlink()
     with pytest.raises(IntegrityFailure, match="not what ingest wrote"):
-        read_sparse(str(gallery), 0, N)
+        read_sparse(gallery, 0, N)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_values_that_break_the_bounds_are_found_on_reading(
     values[1] = value
     group[array][:] = values
     with pytest.raises(IntegrityFailure, match=words):
-        read_sparse(str(gallery), 0, N)
+        read_sparse(gallery, 0, N)
 
 
 @pytest.mark.parametrize(

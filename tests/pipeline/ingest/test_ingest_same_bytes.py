@@ -28,7 +28,7 @@ def integers_that_fit_every_type() -> NDArray[np.float64]:
     return values
 
 
-def stored_bytes(gallery_path: str) -> dict[str, bytes]:
+def stored_bytes(gallery_path: Path) -> dict[str, bytes]:
     """Chunk name to bytes: what is on disk, read without Zarr."""
     return {p.name: p.read_bytes() for p in sorted(Path(gallery_path, ARRAY_NAME).glob("c.*"))}
 

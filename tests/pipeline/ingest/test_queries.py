@@ -105,7 +105,7 @@ def test_a_gallery_is_no_source_of_queries(inside: str, tmp_path: Path) -> None:
 def test_the_runs_copy_is_what_was_checked(tmp_path: Path) -> None:
     queries = load_queries(*npy(tmp_path, unit(4)), D)
     path = keep_queries(tmp_path, queries)
-    np.testing.assert_array_equal(kept_queries(str(path), queries.sha256), queries.rows)
+    np.testing.assert_array_equal(kept_queries(path, queries.sha256), queries.rows)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_copy_is_noticed(damage: str, tmp_path: Path) -> None:
     else:
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(IntegrityFailure, match=FILE):
-        kept_queries(str(path), queries.sha256)
+        kept_queries(path, queries.sha256)
 
 
 def test_queries_that_no_memory_holds_are_refused_unread(tmp_path):

@@ -55,8 +55,8 @@ def test_a_source_is_ingested_once(tmp_path: Path) -> None:
     assert (gallery.n, gallery.d) == (20, 4)
     assert prepare_gallery(config, told) == gallery == known_gallery(config)
     assert told.stages == ["ingest 20"]
-    assert Path(gallery.path).is_relative_to(tmp_path / "private" / "galleries")
-    assert Path(gallery.path).parent.stat().st_mode & 0o777 == 0o700
+    assert gallery.path.is_relative_to(tmp_path / "private" / "galleries")
+    assert gallery.path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_changed_source_is_ingested_again_under_the_same_lineage(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_copy_that_is_gone_or_was_never_finished_is_made_again(tmp_path: Path)
     write(tmp_path / "faces.npy")
     config = configure(tmp_path)
     gallery = prepare_gallery(config, Told())
-    (Path(gallery.path).parent / "source.json").write_text("{")
+    (gallery.path.parent / "source.json").write_text("{")
     assert prepare_gallery(config, Told()) == gallery
-    Path(gallery.path).rename(tmp_path / "moved")
+    gallery.path.rename(tmp_path / "moved")
     assert known_gallery(config) is None
     assert prepare_gallery(config, Told()).n == 20
 
@@ -191,7 +191,7 @@ def test_several_at_once_make_one_copy(tmp_path: Path) -> None:
 def test_a_damaged_note_of_the_source_is_no_note(tmp_path: Path) -> None:
     write(tmp_path / "faces.npy")
     config = configure(tmp_path)
-    note = Path(prepare_gallery(config, Told()).path).parent / "source.json"
+    note = prepare_gallery(config, Told()).path.parent / "source.json"
     assert "faces" not in json.dumps(json.loads(note.read_text()))
     note.write_bytes(b"\xff\xfe")
     assert known_gallery(config) is None

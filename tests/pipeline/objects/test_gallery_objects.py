@@ -46,14 +46,14 @@ def test_the_same_gallery_as_on_disk(
     monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", 4 * D * 64)
     local = ingest(source, tmp_path / "gallery.zarr")
     remote = ingest(source, bucket / "gallery.zarr")
-    assert remote.path == str(bucket / "gallery.zarr")
+    assert remote.path == bucket / "gallery.zarr"
     assert (remote.n, remote.d) == (N, D)
     assert content_digest(remote) == content_digest(local)
     assert np.array_equal(read_rows(remote.path, 60, 140), read_rows(local.path, 60, 140))
     assert open_gallery(remote.path) == remote
     stored = (bucket / "gallery.zarr").files()
     assert stored.keys() == {
-        str(file.relative_to(local.path)) for file in Path(local.path).rglob("*") if file.is_file()
+        str(file.relative_to(local.path)) for file in local.path.rglob("*") if file.is_file()
     }
 
 

@@ -102,7 +102,7 @@ def test_crashes_are_resumed_by_their_run_alone_and_the_release_is_immutable(
     before = {name: (public / name).read_bytes() for name in public.files()}
     assert not curator.release(config).newly
     with pytest.raises(ConfigurationError, match="never overwritten"):
-        publish.start_release(str(made.path))
+        publish.start_release(made.path)
     with pytest.raises(ConfigurationError, match="never overwritten"):
         publish.finish(made.path, made.manifest)
     with pytest.raises(IntegrityFailure, match="sign"):

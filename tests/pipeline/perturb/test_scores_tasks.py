@@ -60,20 +60,20 @@ def jobs(
     """Jobs of one release, each with a store and receipts of its own; all share the key."""
     folder = tmp_path_factory.mktemp("runs")
     create_key(folder / "key", content_digest(gallery), "scores-a", mechanism)
-    kept = str(keep_queries(folder, queries))
+    kept = keep_queries(folder, queries)
 
     def make(rows: int, columns: int, name: str) -> ScoresJob:
         run = folder / name
         (run / "receipts").mkdir(parents=True)
         rectangle = Rectangle(M, N, rows, columns)
-        blocks.create_store(str(run / "noisy.zarr"), rectangle)
+        blocks.create_store(run / "noisy.zarr", rectangle)
         return ScoresJob(
             gallery=gallery.path,
             queries=kept,
             queries_sha256=queries.sha256,
-            store=str(run / "noisy.zarr"),
-            receipts=str(run / "receipts"),
-            key_file=str(folder / "key"),
+            store=run / "noisy.zarr",
+            receipts=run / "receipts",
+            key_file=folder / "key",
             key_commitment=commitment(folder / "key"),
             release_id="scores-a",
             mechanism=mechanism,
@@ -117,8 +117,8 @@ def test_a_service_in_memory_gives_the_same_scores(
     expected: NDArray[np.float32], jobs: Jobs, gallery: Gallery, queries: Queries
 ) -> None:
     job = jobs(1024, 1024, "service")
-    prepared = PreparedGallery(np.load(Path(gallery.path).with_name("source.npy")))
-    key = read_key(Path(job.key_file))
+    prepared = PreparedGallery(np.load(gallery.path.with_name("source.npy")))
+    key = read_key(job.key_file)
     scores = prepared.noisy_scores(job.mechanism, queries.rows, key, "scores-a")
     np.testing.assert_array_equal(scores, expected)
 
@@ -136,7 +136,7 @@ def test_a_block_with_an_intact_receipt_is_not_made_again(jobs: Jobs) -> None:
     job = jobs(1024, 1024, "skip")
     receipt = perturb_scores(job, 1)
     # Neither gallery, queries nor key is read for it.
-    gone = replace(job, gallery="gone", queries="gone", key_file="gone")
+    gone = replace(job, gallery=Path("gone"), queries=Path("gone"), key_file=Path("gone"))
     assert perturb_scores(gone, 1) == receipt
     with pytest.raises(IntegrityFailure):
         perturb_scores(gone, 2)
@@ -145,14 +145,16 @@ def test_a_block_with_an_intact_receipt_is_not_made_again(jobs: Jobs) -> None:
 def test_other_queries_are_never_scored_with_this_runs_noise(jobs: Jobs, tmp_path: Path) -> None:
     job = jobs(1024, 1024, "other-queries")
     rows = to_fixed(np.random.default_rng(5).normal(size=(M, D)))
-    other = str(keep_queries(tmp_path, Queries(rows, queries_digest(rows))))
+    other = keep_queries(tmp_path, Queries(rows, queries_digest(rows)))
     with pytest.raises(IntegrityFailure, match="not those it was started with"):
         perturb_scores(replace(job, queries=other), 0)
-    assert not list(Path(job.receipts).iterdir())
+    assert not list(job.receipts.iterdir())
 
 
 def test_a_job_holds_places_and_settings_and_no_values() -> None:
     assert {str(field.type) for field in fields(ScoresJob)} <= {
+        "Path",
+        "Place",
         "str",
         "bool",
         "Mechanism",

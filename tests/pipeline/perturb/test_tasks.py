@@ -57,12 +57,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, gallery: Gallery, mechanism: 
     def make(side: int, name: str, encoding: Encoding = FLOAT32) -> PerturbJob:
         run = folder / name
         (run / "receipts").mkdir(parents=True)
-        blocks.create_store(str(run / "noisy.zarr"), Triangle(N, side), encoding)
+        blocks.create_store(run / "noisy.zarr", Triangle(N, side), encoding)
         return PerturbJob(
             gallery=gallery.path,
-            store=str(run / "noisy.zarr"),
-            receipts=str(run / "receipts"),
-            key_file=str(folder / "key"),
+            store=run / "noisy.zarr",
+            receipts=run / "receipts",
+            key_file=folder / "key",
             key_commitment=commitment(folder / "key"),
             release_id="gram-a",
             mechanism=mechanism,
@@ -102,7 +102,7 @@ def test_codes_of_any_side_are_those_of_the_matrix_in_memory(
     rounded = encoding.decode(encoding.encode(expected))
     np.fill_diagonal(rounded, 1.0)
     np.testing.assert_array_equal(assemble(job.store, job.geometry), rounded)
-    key = read_key(Path(job.key_file))
+    key = read_key(job.key_file)
     rows = read_rows(job.gallery, 0, N)
     np.testing.assert_array_equal(perturb_gram(rows, mechanism, key, "gram-a", encoding), rounded)
 
@@ -147,7 +147,7 @@ def test_values_are_integers_on_the_grid(
 
 
 def chunk(job: PerturbJob, index: int) -> Path:
-    return Path(job.store) / "blocks" / "c" / str(index) / "0" / "0"
+    return job.store / "blocks" / "c" / str(index) / "0" / "0"
 
 
 def test_a_block_with_an_intact_receipt_is_not_made_again(jobs: Jobs) -> None:
@@ -155,7 +155,7 @@ def test_a_block_with_an_intact_receipt_is_not_made_again(jobs: Jobs) -> None:
     receipt = perturb_block(job, 1)
     before = chunk(job, 1).stat().st_mtime_ns
     # Neither the gallery nor the key is read for it.
-    unreachable = replace(job, gallery="nowhere", key_file="nowhere")
+    unreachable = replace(job, gallery=Path("nowhere"), key_file=Path("nowhere"))
     assert perturb_block(unreachable, 1) == receipt
     assert chunk(job, 1).stat().st_mtime_ns == before
     with pytest.raises(IntegrityFailure):
@@ -167,7 +167,7 @@ def test_a_damaged_block_is_made_again_with_the_same_bits(jobs: Jobs, damage: st
     job = jobs(400, f"damage-{damage}")
     receipt = perturb_block(job, 2)
     bits = chunk(job, 2).read_bytes()
-    receipt_file = Path(job.receipts) / "2.json"
+    receipt_file = job.receipts / "2.json"
     if damage == "no chunk":
         chunk(job, 2).unlink()
     elif damage == "flipped byte":
@@ -193,20 +193,20 @@ def test_gallery_rows_that_break_the_sensitivity_are_refused(
     with pytest.raises(IntegrityFailure, match="rows 0 to 399 are not what ingest wrote"):
         perturb_block(job, 0)
     assert not chunk(job, 0).exists()
-    assert list(Path(job.receipts).iterdir()) == []
+    assert list(job.receipts.iterdir()) == []
 
 
 def test_nothing_but_noisy_values_reaches_the_disk(jobs: Jobs, gallery: Gallery) -> None:
     job = jobs(1000, "leak")
     for index in range(job.geometry.count):
         receipt = perturb_block(job, index)
-        assert json.loads((Path(job.receipts) / f"{index}.json").read_text()) == {
+        assert json.loads((job.receipts / f"{index}.json").read_text()) == {
             "block": index,
             "sha256": receipt.sha256,
         }
     rows = read_rows(gallery.path, 0, N)
-    key = read_key(Path(job.key_file))
-    for file in Path(job.store).parent.rglob("*"):
+    key = read_key(job.key_file)
+    for file in job.store.parent.rglob("*"):
         if file.is_file():
             raw = file.read_bytes()
             assert rows[500].tobytes() not in raw
@@ -216,6 +216,6 @@ def test_nothing_but_noisy_values_reaches_the_disk(jobs: Jobs, gallery: Gallery)
 
 def test_a_job_carries_places_and_settings_only(jobs: Jobs) -> None:
     job = jobs(1000, "arguments")
-    key = read_key(Path(job.key_file))
+    key = read_key(job.key_file)
     assert key.hex() not in repr(job)
     assert repr(key)[2:-1] not in repr(job)

@@ -211,12 +211,12 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> PerturbJob:
     (tmp_path / "receipts").mkdir()
     create_key(tmp_path / "key", content_digest(gallery), "peak", mechanism)
     encoding = choose_encoding(mechanism.sigma, request.param)
-    blocks.create_store(str(tmp_path / "noisy.zarr"), triangle, encoding)
+    blocks.create_store(tmp_path / "noisy.zarr", triangle, encoding)
     return PerturbJob(
         gallery=gallery.path,
-        store=str(tmp_path / "noisy.zarr"),
-        receipts=str(tmp_path / "receipts"),
-        key_file=str(tmp_path / "key"),
+        store=tmp_path / "noisy.zarr",
+        receipts=tmp_path / "receipts",
+        key_file=tmp_path / "key",
         key_commitment=commitment(tmp_path / "key"),
         release_id="peak",
         mechanism=mechanism,
@@ -243,7 +243,7 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, job: Pertur
     assert len(receipts) == 3
     (peak,) = client.run(high_water_mark).values()
     assert 0.8 * plan.stages[0].peak_worker_bytes <= peak <= 1.2 * plan.stages[0].peak_worker_bytes
-    stored = sum(file.stat().st_size for file in Path(job.store).rglob("*") if file.is_file())
+    stored = sum(file.stat().st_size for file in job.store.rglob("*") if file.is_file())
     # Little beside a block of float32; a block of codes is smaller.
     assert 0.9 * plan.stages[0].disk_bytes <= stored <= plan.stages[0].disk_bytes
 

@@ -113,14 +113,14 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, tmp_path: P
     store, directory = tmp_path / "noisy.zarr", tmp_path / "release"
     (tmp_path / "receipts").mkdir()
     create_key(tmp_path / "key", content_digest(gallery), "peak", plan.mechanism)
-    blocks.create_store(str(store), plan.rectangle)
+    blocks.create_store(store, plan.rectangle)
     job = ScoresJob(
         gallery=gallery.path,
-        queries=str(keep_queries(tmp_path, queries)),
+        queries=keep_queries(tmp_path, queries),
         queries_sha256=queries.sha256,
-        store=str(store),
-        receipts=str(tmp_path / "receipts"),
-        key_file=str(tmp_path / "key"),
+        store=store,
+        receipts=tmp_path / "receipts",
+        key_file=tmp_path / "key",
         key_commitment=commitment(tmp_path / "key"),
         release_id="peak",
         mechanism=plan.mechanism,
@@ -131,9 +131,7 @@ def test_a_workers_peak_is_as_planned_within_a_fifth(client: Client, tmp_path: P
     perturb, publish = plan.stages
     (peak,) = client.run(high_water_mark).values()
     assert 0.8 * perturb.peak_worker_bytes <= peak <= 1.2 * perturb.peak_worker_bytes
-    publishing = PublishScoresJob(
-        str(directory), plan.rectangle, plan.chunk_rows, str(store), -1.0, 1.0
-    )
+    publishing = PublishScoresJob(directory, plan.rectangle, plan.chunk_rows, store, -1.0, 1.0)
     prepare_scores(publishing)
     list(run_tasks(client, "publish", publish_scores, publishing, indices))
     (peak,) = client.run(high_water_mark).values()

@@ -21,13 +21,13 @@ from tests.harness.small_release import SIDE, SIGMA, N, noisy_matrix, write_nois
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory) -> str:
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("noisy") / "noisy.zarr"
-    return str(write_noisy(path, noisy_matrix(), Triangle(N, SIDE)))
+    return write_noisy(path, noisy_matrix(), Triangle(N, SIDE))
 
 
 @pytest.fixture
-def job(noisy: str, tmp_path: Path) -> ProjectJob:
+def job(noisy: Path, tmp_path: Path) -> ProjectJob:
     return ProjectJob(
         noisy=noisy,
         triangle=Triangle(N, SIDE),
@@ -36,7 +36,7 @@ def job(noisy: str, tmp_path: Path) -> ProjectJob:
         tolerance=1e-7,
         max_iterations=500,
         rank=None,
-        target=str(tmp_path / "projection"),
+        target=tmp_path / "projection",
     )
 
 
@@ -79,14 +79,14 @@ def test_a_finished_projection_is_found_and_kept(job: ProjectJob) -> None:
     summary = project_task(job)
     assert load_projection(job.target) == summary
     # The blocks are gone, so a second projection could only fail.
-    assert project_task(replace(job, noisy="nowhere")) == summary
-    assert [entry.name for entry in Path(job.target).parent.iterdir()] == ["projection"]
+    assert project_task(replace(job, noisy=Path("nowhere"))) == summary
+    assert [entry.name for entry in job.target.parent.iterdir()] == ["projection"]
 
 
 @pytest.mark.parametrize("damage", ["summary", "half a summary", "chunk", "byte", "value", "array"])
 def test_an_unfinished_or_damaged_projection_is_made_again(job: ProjectJob, damage: str) -> None:
     summary = project_task(job)
-    target = Path(job.target)
+    target = job.target
     chunk = target / "projection.zarr/factor/c/1/0"
     if damage == "summary":
         (target / "summary.json").unlink()
@@ -109,7 +109,7 @@ def test_an_unfinished_or_damaged_projection_is_made_again(job: ProjectJob, dama
 
 
 def test_what_a_killed_attempt_left_is_swept(job: ProjectJob) -> None:
-    leftover = Path(job.target).parent / ".projection.abc"
+    leftover = job.target.parent / ".projection.abc"
     leftover.mkdir()
     (leftover / "half").write_bytes(b"x")
     project_task(job)
@@ -121,13 +121,13 @@ def test_a_missing_noisy_block_is_refused(job: ProjectJob, tmp_path: Path) -> No
     (tmp_path / "own.zarr/blocks/c/4/0/0").unlink()
     with pytest.raises(IntegrityFailure, match="noisy block 4"):
         project_task(replace(job, noisy=path))
-    assert not Path(job.target).exists()
+    assert not job.target.exists()
 
 
 def test_the_summary_holds_no_time_and_no_path(job: ProjectJob) -> None:
     project_task(job)
-    text = (Path(job.target) / "summary.json").read_text()
-    assert str(Path(job.target).parent) not in text
+    text = (job.target / "summary.json").read_text()
+    assert str(job.target.parent) not in text
     assert set(json.loads(text)) == {"post_processing", "factor", "diagonal"}
 
 

@@ -48,10 +48,10 @@ def client() -> Iterator[Client]:
 @pytest.fixture
 def job(releases: Callable[..., Any], tmp_path: Path) -> PublishJob:
     """A job that publishes the session's projection afresh."""
-    return replace(releases().job, directory=str(tmp_path / "gram-test"))
+    return replace(releases().job, directory=tmp_path / "gram-test")
 
 
-def read(folder: str | Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+def read(folder: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.asarray(zarr.open_group(f"{folder}/release.zarr", mode="r")[name][:])
 
 
@@ -98,7 +98,7 @@ def test_chunks_never_exceed_the_matrix(
 ) -> None:
     triangle = Triangle(n, side)
     noisy = write_noisy(tmp_path / "noisy.zarr", noisy_matrix(n), triangle)
-    job = PublishJob(str(tmp_path / "r"), triangle, ("gram",), None, noisy)
+    job = PublishJob(tmp_path / "r", triangle, ("gram",), None, noisy)
     write_arrays(job)
     gram = zarr.open_group(str(job.store), mode="r")["gram"]
     assert gram.chunks == chunks
@@ -138,19 +138,15 @@ def test_a_cluster_writes_the_same_bits(
 ) -> None:
     made = releases()
     triangle = made.job.triangle
-    project = ProjectJob(
-        str(made.job.noisy), triangle, 0.3, "nearest", 1e-7, 500, None, str(tmp_path / "p")
-    )
+    project = ProjectJob(made.job.noisy, triangle, 0.3, "nearest", 1e-7, 500, None, tmp_path / "p")
     summary = run_one(client, "project", project_task, project)
-    job = PublishJob(
-        str(tmp_path / "gram-test"), triangle, ("factor", "gram"), project.target, None
-    )
+    job = PublishJob(tmp_path / "gram-test", triangle, ("factor", "gram"), project.target, None)
     prepare_release(job)
     panels = run_tasks(client, "publish-factor", publish_panel, job, range(triangle.per_side))
     assert sorted(panels) == list(range(triangle.per_side))
     blocks = run_tasks(client, "publish-gram", publish_block, job, range(triangle.count))
     assert sorted(blocks) == list(range(triangle.count))
-    manifest = unsigned_manifest(Path(job.directory), summary.post_processing)
+    manifest = unsigned_manifest(job.directory, summary.post_processing)
     finish(job.directory, sign(manifest, load_or_create_signing_key(tmp_path)))
     assert manifest.arrays == made.manifest.arrays
     assert verify_release(job.directory).ok
@@ -165,7 +161,7 @@ def test_a_cluster_writes_the_same_bits(
 
 def test_the_manifest_comes_last_and_is_copied(job: PublishJob, tmp_path: Path) -> None:
     write_arrays(job)
-    folder = Path(job.directory)
+    folder = job.directory
     assert not (folder / "manifest.json").exists()
     signed = sign(unsigned_manifest(folder, unprojected(50)), load_or_create_signing_key(tmp_path))
     finish(folder, signed)
@@ -198,15 +194,15 @@ def test_an_interrupted_publication_is_written_afresh(
     publish_block(job, 2)
     (job.store / "gram/c/7/7").parent.mkdir()
     (job.store / "gram/c/7/7").write_bytes(b"from another geometry")
-    (Path(job.directory) / ".manifest.json.abc").write_bytes(b"{")
+    (job.directory / ".manifest.json.abc").write_bytes(b"{")
     write_arrays(job)
     assert describe_arrays(job.directory) == releases().manifest.arrays
     assert not arrays.stored_files(job.store) & {"gram/c/7/7"}
-    assert [entry.name for entry in Path(job.directory).iterdir()] == ["release.zarr"]
+    assert [entry.name for entry in job.directory.iterdir()] == ["release.zarr"]
 
 
 def test_foreign_files_are_not_cleared(job: PublishJob) -> None:
-    folder = Path(job.directory)
+    folder = job.directory
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigurationError, match=r"thesis\.tex"):
@@ -227,12 +223,12 @@ def test_arrays_that_cannot_be_made_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         prepare_release(replace(job, **change))
-    assert not Path(job.directory).exists()
+    assert not job.directory.exists()
 
 
 def test_a_gap_is_never_signed_over(job: PublishJob, tmp_path: Path) -> None:
     write_arrays(job)
-    folder = Path(job.directory)
+    folder = job.directory
     manifest = unsigned_manifest(folder, unprojected(50))
     with pytest.raises(IntegrityFailure, match="not signed"):
         finish(folder, manifest)
@@ -257,8 +253,8 @@ def test_a_damaged_projection_is_not_published(
     broken = tmp_path / "projection"
     arrays.create_group(broken / "projection.zarr")
     arrays.create_array(broken / "projection.zarr", "factor", (50, 4), (16, 4))
-    prepare_release(replace(job, projection=str(broken)))
+    prepare_release(replace(job, projection=broken))
     with pytest.raises(IntegrityFailure, match="missing"):
-        publish_panel(replace(job, projection=str(broken)), 0)
+        publish_panel(replace(job, projection=broken), 0)
     with pytest.raises(IntegrityFailure, match="missing"):
-        publish_block(replace(job, projection=str(broken)), 1)
+        publish_block(replace(job, projection=broken), 1)

@@ -39,9 +39,9 @@ def noisy_scores() -> NDArray[np.float32]:
 
 
 def publish(root: Path, noisy: NDArray[np.float32]) -> PublishScoresJob:
-    store = str(root / "noisy.zarr")
+    store = root / "noisy.zarr"
     blocks.create_store(store, RECTANGLE)
-    job = PublishScoresJob(str(root / "scores-test"), RECTANGLE, 2, store, LOW, HIGH)
+    job = PublishScoresJob(root / "scores-test", RECTANGLE, 2, store, LOW, HIGH)
     for index in range(RECTANGLE.count):
         blocks.write_block(store, RECTANGLE, index, noisy[RECTANGLE.region(index)])
     prepare_scores(job)
@@ -195,7 +195,7 @@ def test_a_signed_release_with_a_score_out_of_range_is_found(value: float, tmp_p
 
 def test_a_missing_noisy_block_is_not_published(tmp_path: Path) -> None:
     job = publish(tmp_path, noisy_scores())
-    (Path(job.noisy) / "blocks" / "c" / "2" / "0" / "0").unlink()
+    (job.noisy / "blocks" / "c" / "2" / "0" / "0").unlink()
     with pytest.raises(IntegrityFailure, match="noisy block 2"):
         publish_scores(job, 2)
 
@@ -206,9 +206,7 @@ def test_an_interrupted_publication_is_cleared_and_a_finished_one_is_kept(
     job = publish(tmp_path, noisy_scores())
     prepare_scores(job)
     assert not list((tmp_path / "scores-test" / "release.zarr" / "scores").glob("c/*/*"))
-    finished = PublishScoresJob(
-        str(made.folder), RECTANGLE, 2, str(made.root / "noisy.zarr"), LOW, HIGH
-    )
+    finished = PublishScoresJob(made.folder, RECTANGLE, 2, made.root / "noisy.zarr", LOW, HIGH)
     with pytest.raises(ConfigurationError, match="never overwritten"):
         prepare_scores(finished)
 

@@ -107,13 +107,13 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     mechanism = calibrate_gram(n, d, 4.0, 1e-6)
     create_key(run / "key", content_digest(gallery), "gram-a", mechanism)
     (run / "receipts").mkdir()
-    store, triangle = str(run / "noisy.zarr"), Triangle(n, 16)
+    store, triangle = run / "noisy.zarr", Triangle(n, 16)
     blocks.create_store(store, triangle, choose_encoding(mechanism.sigma, request.param))
     made = PerturbJob(
         gallery=gallery.path,
         store=store,
-        receipts=str(run / "receipts"),
-        key_file=str(run / "key"),
+        receipts=run / "receipts",
+        key_file=run / "key",
         key_commitment=commitment(run / "key"),
         release_id="gram-a",
         mechanism=mechanism,
@@ -142,7 +142,7 @@ def readable(job: PerturbJob, index: int) -> bool:
 def test_every_corruption_of_the_noisy_store_is_found_and_repaired(
     job: PerturbJob, kind: str
 ) -> None:
-    draw, store = random.Random(f"noisy {kind}"), Path(job.store)
+    draw, store = random.Random(f"noisy {kind}"), job.store
     chunks = chunks_of(store)
     intact = {chunk: chunk.read_bytes() for chunk in chunks}
     for _ in range(EACH // 2):
@@ -166,7 +166,7 @@ def test_every_corruption_of_the_noisy_store_is_found_and_repaired(
 
 
 def test_what_a_killed_worker_left_of_a_write_is_swept(job: PerturbJob) -> None:
-    left = chunks_of(Path(job.store))[0].with_name("0.5f1c.partial")
+    left = chunks_of(job.store)[0].with_name("0.5f1c.partial")
     left.write_bytes(b"half")
     make_missing_blocks(job)
     assert not left.exists()
@@ -201,10 +201,10 @@ def read_everything(path: Path) -> None:
 
 
 def test_without_the_key_nothing_is_repaired(job: PerturbJob) -> None:
-    chunk = chunks_of(Path(job.store))[3]
-    content, key = chunk.read_bytes(), Path(job.key_file).read_bytes()
+    chunk = chunks_of(job.store)[3]
+    content, key = chunk.read_bytes(), job.key_file.read_bytes()
     chunk.unlink()
-    destroy_key(Path(job.key_file))
+    destroy_key(job.key_file)
     try:
         with pytest.raises(IntegrityFailure, match="missing or damaged"):
             make_missing_blocks(job)

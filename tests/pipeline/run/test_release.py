@@ -114,13 +114,13 @@ class TestNothingIsLeftBehind:
 
     def test_no_file_and_no_output_holds_clean_similarities(self, finished: Any) -> None:
         patterns = clean_patterns(finished.curator)
-        gallery = Path(finished.curator.prepared().gallery.path)
+        gallery = finished.curator.prepared().gallery.path
         for path, content in everything_written(finished).items():
             if not path.is_relative_to(gallery):
                 assert not holds(content, patterns), path
 
     def test_no_file_and_no_output_holds_a_record(self, finished: Any) -> None:
-        gallery = Path(finished.curator.prepared().gallery.path)
+        gallery = finished.curator.prepared().gallery.path
         assert_no_record(finished.curator, everything_written(finished), gallery)
 
     def test_the_search_finds_what_it_looks_for(self, finished: Any) -> None:
@@ -190,14 +190,14 @@ class TestNothingShowsWhileItRuns:
     def test_clean_similarities_are_nowhere(self, halted: Any) -> None:
         made, _, seen = halted
         patterns = clean_patterns(made)
-        gallery = Path(made.prepared().gallery.path)
+        gallery = made.prepared().gallery.path
         for path, content in seen.items():
             if not path.is_relative_to(gallery):
                 assert not holds(content, patterns), path
 
     def test_records_are_nowhere(self, halted: Any) -> None:
         made, _, seen = halted
-        assert_no_record(made, seen, Path(made.prepared().gallery.path))
+        assert_no_record(made, seen, made.prepared().gallery.path)
 
 
 def process_group(leader: int) -> list[int]:
@@ -527,7 +527,7 @@ class TestChangedGallery:
         )
 
 
-def swap_two_rows(gallery: str | Path) -> None:
+def swap_two_rows(gallery: Path) -> None:
     """Every checksum and every fixed-point bound still holds afterwards."""
     array = zarr.open_group(str(gallery), mode="r+")["embeddings"]
     rows = array[:]

@@ -67,7 +67,7 @@ def noisy(curator: Any, **changes: Any) -> NDArray[np.float32]:
     whole = np.full((run.plan.rectangle.m, run.plan.rectangle.n), np.nan, dtype=np.float32)
     for index in range(run.plan.rectangle.count):
         region = run.plan.rectangle.region(index)
-        whole[region] = blocks.read_block(str(run.folder.store), run.plan.rectangle, index)
+        whole[region] = blocks.read_block(run.folder.store, run.plan.rectangle, index)
     return whole
 
 

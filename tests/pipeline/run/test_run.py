@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline.run.folder import RunFolder, first_difference
 from pipeline.run.prepare import prepare_run, run_settings
 from pipeline.run.room import disk_used, free_disk
 
-GALLERY = Gallery("somewhere", 50, 8, "0" * 32)
+GALLERY = Gallery(Path("somewhere"), 50, 8, "0" * 32)
 SETTINGS: dict[str, Any] = {"n": 50, "privacy": {"epsilon": 1.0, "range": None}, "arrays": ["gram"]}
 
 
@@ -77,7 +78,7 @@ def test_other_settings_are_another_release(changes: dict[str, Any]) -> None:
 
 def test_another_gallery_is_another_release() -> None:
     name = prepare_run(config(), GALLERY).release_id
-    for other in (Gallery("somewhere", 50, 8, "1" * 32), Gallery("somewhere", 51, 8, "0" * 32)):
+    for other in (replace(GALLERY, lineage="1" * 32), replace(GALLERY, n=51)):
         assert prepare_run(config(), other).release_id != name
 
 

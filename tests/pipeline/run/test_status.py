@@ -72,12 +72,12 @@ def test_each_stage_is_told(config: Config, tmp_path: Path) -> None:
     run = started(config, tmp_path)
     assert release_status(config).stage == "perturb"
     for index in range(3):
-        save_receipt(str(run.folder.receipts), Receipt(index, "0" * 64))
+        save_receipt(run.folder.receipts, Receipt(index, "0" * 64))
     found = release_status(config)
     assert (found.stage, found.blocks_done, found.blocks) == ("perturb", 3, 10)
     assert "noisy blocks: 3 of 10" in found.to_text()
     for index in range(10):
-        save_receipt(str(run.folder.receipts), Receipt(index, "0" * 64))
+        save_receipt(run.folder.receipts, Receipt(index, "0" * 64))
     assert release_status(config).stage == "project"
     run.folder.projection.mkdir()
     assert release_status(config).stage == "publish"
@@ -90,7 +90,7 @@ def test_without_projection_publishing_follows_the_last_block(tmp_path: Path) ->
     np.save(tmp_path / "faces.npy", np.random.default_rng(1).normal(size=(10, 4)))
     config = configure(tmp_path, projection={"method": "none"}, arrays=["gram"])
     run = started(config, tmp_path)
-    save_receipt(str(run.folder.receipts), Receipt(0, "0" * 64))
+    save_receipt(run.folder.receipts, Receipt(0, "0" * 64))
     assert release_status(config).stage == "publish"
 
 

@@ -238,7 +238,7 @@ class TestResumed:
         key = unsafe_key(SEED, bound_to)
         expected = perturb_gram(rows, run.mechanism, key, run.release_id, run.plan.encoding)
         assert isinstance(run.plan, GramPlan)
-        noisy = assemble(str(run.folder.store), run.plan.triangle)
+        noisy = assemble(run.folder.store, run.plan.triangle)
         np.testing.assert_array_equal(noisy, expected)
 
     def test_a_changed_gallery_is_refused(self, curator: Any) -> None:

@@ -40,17 +40,17 @@ def block(index: int) -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> str:
-    path = str(tmp_path / "noisy.zarr")
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "noisy.zarr"
     create_store(path, TRIANGLE)
     return path
 
 
-def chunk(store: str, index: int) -> Path:
-    return Path(store) / "blocks" / "c" / str(index) / "0" / "0"
+def chunk(store: Path, index: int) -> Path:
+    return store / "blocks" / "c" / str(index) / "0" / "0"
 
 
-def test_every_block_reads_back_as_written(store: str) -> None:
+def test_every_block_reads_back_as_written(store: Path) -> None:
     receipts = [write_block(store, TRIANGLE, k, block(k)) for k in range(TRIANGLE.count)]
     for index, receipt in enumerate(receipts):
         np.testing.assert_array_equal(read_block(store, TRIANGLE, index), block(index))
@@ -58,7 +58,7 @@ def test_every_block_reads_back_as_written(store: str) -> None:
         assert matches(store, receipt)
 
 
-def test_a_receipt_is_the_digest_of_the_padded_bytes(store: str) -> None:
+def test_a_receipt_is_the_digest_of_the_padded_bytes(store: Path) -> None:
     receipt = write_block(store, TRIANGLE, EDGE, block(EDGE))
     padded = np.zeros((16, 16), dtype="<f4")
     padded[:, :2] = block(EDGE)
@@ -68,7 +68,7 @@ def test_a_receipt_is_the_digest_of_the_padded_bytes(store: str) -> None:
     assert raw[:-4] == padded.tobytes()
 
 
-def test_blocks_of_zeros_and_of_the_fill_value_are_stored_too(store: str) -> None:
+def test_blocks_of_zeros_and_of_the_fill_value_are_stored_too(store: Path) -> None:
     write_block(store, TRIANGLE, 0, np.zeros((16, 16), dtype=np.float32))
     assert chunk(store, 0).exists()
     write_block(store, TRIANGLE, 1, np.full((16, 16), np.nan, dtype=np.float32))
@@ -80,7 +80,7 @@ def test_blocks_of_zeros_and_of_the_fill_value_are_stored_too(store: str) -> Non
 @pytest.mark.parametrize(
     "damage", ["missing", "flipped payload", "flipped checksum", "cut", "empty"]
 )
-def test_a_damaged_chunk_is_noticed(store: str, damage: str) -> None:
+def test_a_damaged_chunk_is_noticed(store: Path, damage: str) -> None:
     receipt = write_block(store, TRIANGLE, EDGE, block(EDGE))
     file = chunk(store, EDGE)
     raw = bytearray(file.read_bytes())
@@ -103,7 +103,7 @@ def test_a_damaged_chunk_is_noticed(store: str, damage: str) -> None:
 
 @given(flipped=st.integers(0, 8 * (16 * 16 * 4 + 4) - 1))
 def test_any_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, flipped: int) -> None:
-    path = str(tmp_path_factory.getbasetemp() / "bits.zarr")
+    path = tmp_path_factory.getbasetemp() / "bits.zarr"
     create_store(path, TRIANGLE)
     receipt = write_block(path, TRIANGLE, 0, block(0))
     raw = bytearray(chunk(path, 0).read_bytes())
@@ -112,7 +112,7 @@ def test_any_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, fl
     assert not matches(path, receipt)
 
 
-def test_a_block_in_anothers_place_is_no_match(store: str) -> None:
+def test_a_block_in_anothers_place_is_no_match(store: Path) -> None:
     receipt = write_block(store, TRIANGLE, 0, block(0))
     write_block(store, TRIANGLE, 1, block(1))
     chunk(store, 0).write_bytes(chunk(store, 1).read_bytes())
@@ -120,7 +120,7 @@ def test_a_block_in_anothers_place_is_no_match(store: str) -> None:
     assert not matches(store, receipt)
 
 
-def test_a_store_is_kept_and_another_geometry_refused(store: str) -> None:
+def test_a_store_is_kept_and_another_geometry_refused(store: Path) -> None:
     receipt = write_block(store, TRIANGLE, 0, block(0))
     create_store(store, TRIANGLE)
     assert matches(store, receipt)
@@ -134,14 +134,14 @@ def test_a_store_is_kept_and_another_geometry_refused(store: str) -> None:
 
 def test_a_store_that_a_crash_left_without_its_array_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "noisy.zarr"
-    create_store(str(path), TRIANGLE)
+    create_store(path, TRIANGLE)
     (path / "blocks" / "zarr.json").unlink()
-    create_store(str(path), TRIANGLE)
-    assert matches(str(path), write_block(str(path), TRIANGLE, 0, block(0)))
+    create_store(path, TRIANGLE)
+    assert matches(path, write_block(path, TRIANGLE, 0, block(0)))
 
 
 def test_a_store_made_again_is_written_in_its_own_geometry(tmp_path: Path) -> None:
-    path = str(tmp_path / "noisy.zarr")
+    path = tmp_path / "noisy.zarr"
     create_store(path, Triangle(50, 32))
     write_block(path, Triangle(50, 32), 0, np.ones((32, 32), dtype=np.float32))
     shutil.rmtree(path)
@@ -151,20 +151,20 @@ def test_a_store_made_again_is_written_in_its_own_geometry(tmp_path: Path) -> No
 
 def test_a_store_that_cant_be_opened_says_so(tmp_path: Path) -> None:
     with pytest.raises(IntegrityFailure, match="can't be opened"):
-        read_block(str(tmp_path / "none.zarr"), TRIANGLE, 0)
-    assert not matches(str(tmp_path / "none.zarr"), Receipt(0, "0" * 64))
+        read_block(tmp_path / "none.zarr", TRIANGLE, 0)
+    assert not matches(tmp_path / "none.zarr", Receipt(0, "0" * 64))
     path = tmp_path / "noisy.zarr"
-    create_store(str(path), TRIANGLE)
+    create_store(path, TRIANGLE)
     (path / "blocks" / "zarr.json").write_text("{")
     with pytest.raises(IntegrityFailure, match="can't be opened"):
-        create_store(str(path), TRIANGLE)
+        create_store(path, TRIANGLE)
 
 
 def test_receipts_survive_the_disk(tmp_path: Path) -> None:
     receipt = Receipt(7, "ab" * 32)
-    save_receipt(str(tmp_path), receipt)
-    assert load_receipt(str(tmp_path), 7) == receipt
-    found = list(load_receipts(str(tmp_path), TRIANGLE))
+    save_receipt(tmp_path, receipt)
+    assert load_receipt(tmp_path, 7) == receipt
+    found = list(load_receipts(tmp_path, TRIANGLE))
     assert found == [receipt if index == 7 else None for index in range(TRIANGLE.count)]
 
 
@@ -187,12 +187,12 @@ def test_receipts_survive_the_disk(tmp_path: Path) -> None:
 )
 def test_a_damaged_receipt_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "3.json").write_bytes(content.encode(errors="surrogateescape"))
-    assert load_receipt(str(tmp_path), 3) is None
+    assert load_receipt(tmp_path, 3) is None
 
 
-def test_a_receipt_says_nothing_but_index_and_digest(store: str, tmp_path: Path) -> None:
+def test_a_receipt_says_nothing_but_index_and_digest(store: Path, tmp_path: Path) -> None:
     receipt = write_block(store, TRIANGLE, 2, block(2))
-    save_receipt(str(tmp_path), receipt)
+    save_receipt(tmp_path, receipt)
     content = json.loads((tmp_path / "2.json").read_text())
     assert content == {"block": 2, "sha256": receipt.sha256}
     assert (tmp_path / "2.json").stat().st_mode & 0o777 == 0o600

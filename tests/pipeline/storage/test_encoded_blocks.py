@@ -34,8 +34,8 @@ def encoding(request: pytest.FixtureRequest) -> Encoding:
 
 
 @pytest.fixture
-def store(tmp_path: Path, encoding: Encoding) -> str:
-    path = str(tmp_path / "noisy.zarr")
+def store(tmp_path: Path, encoding: Encoding) -> Path:
+    path = tmp_path / "noisy.zarr"
     create_store(path, TRIANGLE, encoding)
     return path
 
@@ -46,11 +46,11 @@ def block(index: int) -> np.ndarray:
     return (SIGMA * np.random.default_rng(index).normal(size=shape)).astype(np.float32)
 
 
-def chunk(store: str, index: int) -> Path:
-    return Path(store) / "blocks" / "c" / str(index) / "0" / "0"
+def chunk(store: Path, index: int) -> Path:
+    return store / "blocks" / "c" / str(index) / "0" / "0"
 
 
-def test_every_block_reads_back_as_its_rounded_values(store: str, encoding: Encoding) -> None:
+def test_every_block_reads_back_as_its_rounded_values(store: Path, encoding: Encoding) -> None:
     assert encoding_of(store) == encoding
     for index in range(TRIANGLE.count):
         receipt = write_block(store, TRIANGLE, index, block(index))
@@ -62,7 +62,7 @@ def test_every_block_reads_back_as_its_rounded_values(store: str, encoding: Enco
         np.testing.assert_array_equal(found, encoding.decode(codes))
 
 
-def test_bytes_and_receipt_are_those_of_the_padded_codes(store: str, encoding: Encoding) -> None:
+def test_bytes_and_receipt_are_those_of_the_padded_codes(store: Path, encoding: Encoding) -> None:
     receipt = write_block(store, TRIANGLE, EDGE, block(EDGE))
     padded = np.zeros((16, 16), dtype=np.dtype(encoding.dtype).newbyteorder("<"))
     padded[:, :2] = encoding.encode(block(EDGE))
@@ -73,7 +73,7 @@ def test_bytes_and_receipt_are_those_of_the_padded_codes(store: str, encoding: E
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped payload", "cut", "no noisy value"])
-def test_a_damaged_block_is_refused(store: str, encoding: Encoding, damage: str) -> None:
+def test_a_damaged_block_is_refused(store: Path, encoding: Encoding, damage: str) -> None:
     receipt = write_block(store, TRIANGLE, 1, block(1))
     raw = bytearray(chunk(store, 1).read_bytes())
     if damage == "missing":
@@ -91,7 +91,7 @@ def test_a_damaged_block_is_refused(store: str, encoding: Encoding, damage: str)
         read_block(store, TRIANGLE, 1)
 
 
-def test_a_store_of_another_precision_is_refused(store: str, encoding: Encoding) -> None:
+def test_a_store_of_another_precision_is_refused(store: Path, encoding: Encoding) -> None:
     create_store(store, TRIANGLE, encoding)
     others = [FLOAT32, Encoding(encoding.dtype, 2 * encoding.scale), *ENCODINGS]
     for other in others:
@@ -102,9 +102,9 @@ def test_a_store_of_another_precision_is_refused(store: str, encoding: Encoding)
 
 @pytest.mark.parametrize("step", [None, 0.0, -1.0, "1"])
 def test_codes_without_a_step_are_refused(tmp_path: Path, step: object) -> None:
-    path = str(tmp_path / "noisy.zarr")
+    path = tmp_path / "noisy.zarr"
     create_store(path, TRIANGLE, ENCODINGS[0])
     zarr.open_group(path, mode="r+")["blocks"].attrs["step"] = step
-    create_store(str(tmp_path / "other.zarr"), TRIANGLE)
+    create_store(tmp_path / "other.zarr", TRIANGLE)
     with pytest.raises(IntegrityFailure, match="expected float32 without a step"):
         read_block(path, TRIANGLE, 0)
