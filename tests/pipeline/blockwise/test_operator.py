@@ -89,7 +89,7 @@ def test_the_box_correction_is_the_one_in_memory(
 def test_a_second_product_reads_no_disk(algebra: ClusterPanels, noisy_store: Store) -> None:
     path, triangle, _ = noisy_store
     # Another limit is another source, whose blocks the workers may hold already.
-    own = f"{path}/../second.zarr"
+    own = path.with_name("second.zarr")
     os.symlink(path, own)
     operator = ClusterOperator(algebra, NoisyBlocks(own, triangle, 2**30), triangle)
     whole = triangle.count * 4 * triangle.side**2
