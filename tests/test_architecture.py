@@ -22,6 +22,7 @@ ROOMS = {
         "mechanisms",
         "projection",
         "utility",
+        "regimes",
         "manifest",
         "audit",
     ),

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pipeline.config.cluster import AddressCluster, AnyCluster, Cluster, KubernetesCluster
 from pipeline.config.paths import AnchoredPath, PathOrUrl, anchored
 from pipeline.config.period import PeriodKind
-from pipeline.config.regimes import check_gram_settings, check_scores_settings
+from pipeline.config.regimes import check_regime_settings
 from pipeline.config.sections import (
     LedgerSettings,
     MetricsSettings,
@@ -27,13 +27,13 @@ from pipeline.config.sections import (
 from pipeline.config.strict_model import CountOrAuto, StrictModel, matching
 from pipeline.storage.place import Place, lies_in
 from scoreshield.noise.encoding import Precision
+from scoreshield.regimes.registry import REGIMES, ArrayName, RegimeName
 
 NOT_PRIVATE_SUFFIX = "-not-private"
 """Ends the name of every release of test mode, and of no other."""
 _LONGEST_SCHEDULED_NAME = 64 - len("-2026-11-29")
 _RELEASE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _KEY_NAMES = ("key", "column", "member")
-ArrayName = Literal["factor", "gram", "scores"]
 
 
 class Config(StrictModel):
@@ -88,7 +88,7 @@ class Config(StrictModel):
         "`weekly` or `daily`. Its name is that of `release`, which must be set, and the period's: "
         "`NAME-2026-11`.",
     )
-    regime: Literal["gram", "scores"] = Field(
+    regime: RegimeName = Field(
         default="gram",
         description="What is released: `gram`, the n × n similarities of the records with one "
         "another, or `scores`, those of m public queries with the n records.",
@@ -138,9 +138,9 @@ class Config(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _scores_publish_scores(cls, settings: Any) -> Any:
-        if isinstance(settings, dict) and settings.get("regime") == "scores":
-            return {"arrays": ["scores"], **settings}
+    def _a_regime_publishes_its_arrays(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and str(settings.get("regime")) in REGIMES:
+            return {"arrays": list(REGIMES[settings["regime"]].arrays), **settings}
         return settings
 
     @field_validator("secret", "metrics", "ratings")
@@ -256,10 +256,7 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _settings_are_those_of_the_regime(self) -> Config:
-        if self.regime == "gram":
-            check_gram_settings(self)
-        else:
-            check_scores_settings(self)
+        check_regime_settings(self)
         return self
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from scoreshield.errors import InputRejected
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import ArrayRecord, Manifest, from_json, to_json
 from scoreshield.printable import printable
+from scoreshield.regimes.registry import REGIMES
 
 _SHOWN_FAULTS = 5
 _MOST_CHUNKS = 2**24
@@ -143,11 +144,8 @@ def check_layout(manifest: Manifest) -> None:
     """Raise IntegrityFailure unless the manifest's arrays are those of its regime and sizes."""
     n, found = manifest.shape.n, {name: row.shape for name, row in manifest.arrays.items()}
     columns = found.get("factor", (n, 0))[-1:]
-    allowed: dict[str, tuple[int | None, ...]] = (
-        {"gram": (n, n), "factor": (n, *columns), "diagonal": (n,)}
-        if manifest.regime == "gram"
-        else {"scores": (manifest.shape.m, n)}
-    )
+    regime = REGIMES[manifest.regime]
+    allowed = dict(regime.shapes(n, manifest.shape.m, *columns))
     if ids.ARRAY_NAME in found:
         width = found[ids.ARRAY_NAME][-1:]
         fits = bool(width) and 1 <= width[0] <= ids.LONGEST_ID
@@ -159,7 +157,7 @@ def check_layout(manifest: Manifest) -> None:
                 f"{manifest.regime} has {allowed}"
             )
     public = manifest.shape.m is not None, manifest.queries_sha256 is not None
-    if public != (manifest.regime == "scores",) * 2:
+    if public != (regime.asks_queries,) * 2:
         raise IntegrityFailure(
             f"the manifest of a release of regime {manifest.regime} has m = {manifest.shape.m} and "
             f"queries_sha256 = {manifest.queries_sha256}; expected both with scores, neither else"

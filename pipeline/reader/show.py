@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scoreshield.manifest.numbers import stated_mechanism
 from scoreshield.manifest.schema import Manifest
-from scoreshield.privacy.sensitivity import ScoreRange
-from scoreshield.utility.forecast import clipped_errors
+from scoreshield.regimes.registry import REGIMES
 
 
 def render_markdown(manifest: Manifest) -> str:
@@ -26,7 +26,7 @@ def render_markdown(manifest: Manifest) -> str:
 
 def _without_signal(manifest: Manifest) -> str:
     """What a reader must know before reading anything into such a release."""
-    if manifest.regime == "gram" and manifest.post_processing.rank == 0:
+    if manifest.post_processing.rank == 0:
         return (
             "**Nothing rose above the noise: the released matrix is the identity and says nothing "
             "about the records.**"
@@ -35,17 +35,12 @@ def _without_signal(manifest: Manifest) -> str:
 
 
 def _heading(manifest: Manifest) -> str:
-    shape = manifest.shape
-    if manifest.regime == "gram":
-        what = f"the cosine similarities of {shape.n} records with one another ({shape.n} x"
-        what += f" {shape.n})"
-    else:
-        what = f"the cosine scores of {shape.m} public queries against {shape.n} records"
+    holds = REGIMES[manifest.regime].holds(stated_mechanism(manifest))
     lines = [f"# Release {manifest.release_id}"]
     if not manifest.private:
         lines.append(f"**NOT PRIVATE: {manifest.not_private_reason}**")
     lines.append(
-        f"Holds {what}, of embeddings with {shape.d} features. "
+        f"Holds {holds}, of embeddings with {manifest.shape.d} features. "
         f"Published {manifest.published_at or 'in memory'}."
     )
     return "\n\n".join(lines)
@@ -95,47 +90,14 @@ def _noise(manifest: Manifest) -> str:
 
 
 def _forecast(manifest: Manifest) -> str:
-    forecast = manifest.forecast
-    if manifest.regime == "scores":
-        return _scores_forecast(manifest)
-    if forecast is None:
-        return ""
-    if forecast.carries_signal:
-        verdict = (
-            "A component (a direction that many embeddings share) can be told from the noise only "
-            f"if it carries more than {100 * forecast.recoverable_share:.3g} % of the total."
-        )
-    else:
-        verdict = (
-            "At this noise no component can be told from it: the release carries no recoverable "
-            f"signal. It would from epsilon = {forecast.epsilon_for_signal:.4g} on."
-        )
-    return (
-        f"## What it can carry\n\n{verdict} Eigenvalues below {forecast.noise_edge:.4g} were "
-        "indistinguishable from noise."
-    )
-
-
-def _scores_forecast(manifest: Manifest) -> str:
-    mechanism = manifest.mechanism
-    low, high = mechanism.score_range
-    middle, end = clipped_errors(mechanism.sigma, ScoreRange(low, high))
-    verdict = (
-        ""
-        if mechanism.sigma < (high - low) / 2
-        else " A single score tells less than its range does; only what many scores share can be "
-        "told from the noise."
-    )
-    return (
-        f"## What it can carry\n\nA clean score in the middle of [{low:g}, {high:g}] errs by "
-        f"{middle:.4g} (root mean square), one at an end by {end:.4g}. The mean of k scores of one "
-        f"query errs by about sigma/sqrt(k) before clipping.{verdict}"
-    )
+    mechanism = stated_mechanism(manifest)
+    forecast = REGIMES[manifest.regime].forecast(mechanism)
+    return f"## What it can carry\n\n{forecast.for_readers(mechanism)}"
 
 
 def _projection(manifest: Manifest) -> str:
     done = manifest.post_processing
-    if manifest.regime == "scores":
+    if not REGIMES[manifest.regime].projected:
         low, high = manifest.mechanism.score_range
         return (
             f"## Post-processing\n\nScores were clipped to [{low:g}, {high:g}], and nothing else "
@@ -184,8 +146,6 @@ def _arrays(manifest: Manifest) -> str:
 def _reading(manifest: Manifest) -> str:
     if not manifest.arrays:
         return ""
-    if manifest.regime == "scores":
-        return _reading_scores()
     return "\n".join(
         [
             "## Reading it",
@@ -194,26 +154,7 @@ def _reading(manifest: Manifest) -> str:
             "from pipeline import open_release",
             "",
             'release = open_release("PATH")',
-            "release.rows(0, 10)           # similarities of the first ten records to all others",
-            "indices, values = release.topk(10)",
-            "release.to_dask()             # the whole matrix, lazily",
-            "```",
-        ]
-    )
-
-
-def _reading_scores() -> str:
-    return "\n".join(
-        [
-            "## Reading it",
-            "",
-            "```python",
-            "from pipeline import open_release",
-            "",
-            'release = open_release("PATH")',
-            "release.rows(0, 1)            # scores of the first query with all records",
-            "indices, values = release.topk(10)  # per query",
-            "release.to_dask()             # all scores (queries x records), lazily",
+            *REGIMES[manifest.regime].reading,
             "```",
         ]
     )

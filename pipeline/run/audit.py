@@ -43,6 +43,7 @@ from scoreshield.audit.audit import (
     tally_releases,
 )
 from scoreshield.audit.result import AuditResult
+from scoreshield.regimes.registry import REGIMES
 
 CURATOR_ONLY = "CURATOR ONLY: computed from the private gallery; do not publish"
 
@@ -108,7 +109,7 @@ def audit_config(config: Config, reporter: Reporter, keys: KeySource = fresh_key
     ParameterError
         The gallery has fewer than 3 records, or the claim allows no pair that could be audited.
     """
-    if config.regime != "gram":
+    if not REGIMES[config.regime].audited:
         raise ConfigurationError(
             f"regime: the audit knows the worst case of regime gram, found {config.regime}; audit "
             "the same privacy section under regime: gram, whose noise comes from the same mechanism"

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.storage.place import Place
 from scoreshield.manifest.schema import Manifest
+from scoreshield.regimes.registry import REGIMES
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Outcome:
         shape = self.manifest.shape
         made = (
             f"projection {projection.method}, {projection.iterations} iterations"
-            if shape.m is None
+            if REGIMES[self.manifest.regime].projected
             else f"{shape.m} x {shape.n} scores, clipped to their range"
         )
         lead = "released" if self.newly else "already released, nothing was spent"
@@ -57,7 +58,7 @@ class Outcome:
                 "WARNING: the projection stopped before it reached its tolerance; the release is "
                 "valid, and projection.max_iterations is where to allow it more"
             )
-        if shape.m is None and projection.rank == 0:
+        if projection.rank == 0:
             lines.append(
                 "WARNING: nothing rose above the noise, so the released matrix is the identity"
             )

@@ -33,8 +33,6 @@ from scoreshield.manifest.schema import (
 from scoreshield.manifest.words import (
     KEY_STREAM,
     KNOWN_KEY_STREAM,
-    NOISE,
-    SCORES_NOISE,
     privacy_statement,
     privacy_unit,
     unprotected_quantities,
@@ -42,7 +40,7 @@ from scoreshield.manifest.words import (
 from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.privacy.accounting import total_epsilon
 from scoreshield.projection import Projection
-from scoreshield.utility.forecast import forecast_gram
+from scoreshield.regimes.registry import REGIMES
 
 
 def build_manifest(
@@ -214,15 +212,16 @@ def _describe_mechanism(mechanism: Mechanism, key_stream: str) -> MechanismRecor
         grid_exponent=mechanism.grid_exponent,
         fraction_bits=FRACTION_BITS,
         score_range=(mechanism.score_range.low, mechanism.score_range.high),
-        noise=NOISE if mechanism.regime == "gram" else SCORES_NOISE,
+        noise=REGIMES[mechanism.regime].noise,
         key_stream=key_stream,
     )
 
 
 def _describe_forecast(mechanism: Mechanism) -> Forecast | None:
-    if mechanism.regime != "gram":
+    regime = REGIMES[mechanism.regime]
+    if not regime.states_forecast:
         return None
-    forecast = forecast_gram(mechanism)
+    forecast = regime.forecast(mechanism)
     return Forecast(**vars(forecast), carries_signal=forecast.carries_signal)
 
 

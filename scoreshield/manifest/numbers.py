@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
-from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, rounding_radius
+from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.errors import ParameterError
 from scoreshield.manifest.schema import Composition, Manifest, Spent
 from scoreshield.manifest.words import privacy_statement, privacy_unit
@@ -20,8 +20,8 @@ from scoreshield.noise.encoding import FLOAT32, integer_codes
 from scoreshield.noise.sampler import LARGEST_RATIO
 from scoreshield.privacy.accounting import spend_of, total_epsilon
 from scoreshield.privacy.calibration import check_privacy, exact_delta_holds
-from scoreshield.privacy.sensitivity import Adjacency, ScoreRange, Sensitivity, gram_sensitivity
-from scoreshield.utility.forecast import forecast_gram
+from scoreshield.privacy.sensitivity import Adjacency, ScoreRange, Sensitivity
+from scoreshield.regimes.registry import REGIMES
 
 # Far below what would matter to anybody. An ε is found by bisection, and another version of SciPy
 # may find another neighbour of it.
@@ -36,7 +36,7 @@ def number_faults(manifest: Manifest) -> list[str]:
     For scores the queries are not at hand, so Δ is only held against its bounds over all queries.
     """
     try:
-        mechanism = _stated_mechanism(manifest)
+        mechanism = stated_mechanism(manifest)
     except ParameterError as error:
         return [str(error)]
     checks: tuple[Callable[[Manifest, Mechanism], Iterator[str]], ...] = (
@@ -59,7 +59,7 @@ def number_faults(manifest: Manifest) -> list[str]:
     return faults
 
 
-def _stated_mechanism(manifest: Manifest) -> Mechanism:
+def stated_mechanism(manifest: Manifest) -> Mechanism:
     """The mechanism that a manifest describes; nothing of it is recomputed."""
     privacy, stated, shape = manifest.privacy, manifest.mechanism, manifest.shape
     implied = privacy.implied_record_replacement
@@ -160,29 +160,7 @@ def _sensitivity_bounds(mechanism: Mechanism, adjacency: Adjacency) -> tuple[flo
     """The least and the largest Δ that such a release can have; equal for a Gram matrix."""
     coarse = mechanism.grid_exponent > _PRODUCT_EXPONENT
     rounding = mechanism.grid if coarse else 0.0
-    n, d, score_range = mechanism.n, mechanism.d, mechanism.score_range
-    if mechanism.regime == "gram":
-        exact = gram_sensitivity(n, d, adjacency, score_range, rounding).value
-        return exact, exact
-    if mechanism.m is None:
-        raise ParameterError("a release of scores states no number of queries m")
-    return _scores_bounds(mechanism.m, d, adjacency, score_range, rounding)
-
-
-def _scores_bounds(
-    m: int, d: int, adjacency: Adjacency, score_range: ScoreRange, rounding: float
-) -> tuple[float, float]:
-    """Δ of m unit queries of d features, whichever they are: m/min(m, d) ≤ ‖Q‖₂² ≤ m.
-
-    The squares of the singular values of Q add up to m, and there are at most min(m, d) of them.
-    """
-    if adjacency.kind == "output":
-        return adjacency.reach, adjacency.reach
-    reach = 2.0 if adjacency.kind == "record" else adjacency.reach + 2 * rounding_radius(d)
-    shortest = max(0.0, 1 - 2 * rounding_radius(d))
-    clipped, share = score_range.width * math.sqrt(m), rounding * math.sqrt(m)
-    least = shortest * math.sqrt(m / min(m, d))
-    return min(reach * least, clipped) + share, min(reach * math.sqrt(m), clipped) + share
+    return REGIMES[mechanism.regime].sensitivity_bounds(mechanism, adjacency, rounding)
 
 
 def _composition_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
@@ -220,12 +198,13 @@ def _word_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
 
 def _forecast_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
     stated = manifest.forecast
-    if (stated is None) != (mechanism.regime == "scores"):
+    regime = REGIMES[mechanism.regime]
+    if (stated is None) == regime.states_forecast:
         found = "missing" if stated is None else "out of place"
         yield f"forecast is {found} in regime {mechanism.regime}"
-    if stated is None or mechanism.regime == "scores":
+    if stated is None or not regime.states_forecast:
         return
-    expected = forecast_gram(mechanism)
+    expected = regime.forecast(mechanism)
     for name, value in vars(expected).items():
         if not _close(getattr(stated, name), value, _CLOSE_EPSILON):
             yield f"forecast.{name} is {getattr(stated, name)!r}, expected {value!r}"

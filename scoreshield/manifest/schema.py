@@ -23,8 +23,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from scoreshield.errors import InputRejected
 from scoreshield.faults import fault_in_words, shown
 from scoreshield.manifest.interactions import RecordKind
-from scoreshield.manifest.words import CALIBRATION, KEY_STREAM, NOISE, TRUST, UNPROTECTED
+from scoreshield.manifest.words import CALIBRATION, KEY_STREAM, TRUST
 from scoreshield.printable import printable
+from scoreshield.regimes.gram import GRAM
+from scoreshield.regimes.registry import RegimeName
 
 SCHEMA_VERSION = 1
 
@@ -84,7 +86,7 @@ class Privacy(_Strict):
     release_type: str = "One release"
     access_type: str = "Non-interactive"
     trust_assumptions: str = TRUST
-    unprotected_quantities: str = UNPROTECTED
+    unprotected_quantities: str = GRAM.unprotected
     statement: str
 
 
@@ -107,7 +109,7 @@ class MechanismRecord(_Strict):
     grid_exponent: int
     fraction_bits: Count
     score_range: tuple[float, float]
-    noise: str = NOISE
+    noise: str = GRAM.noise
     key_stream: str = KEY_STREAM
 
 
@@ -237,7 +239,7 @@ class Manifest(_Strict):
     ]
     private: bool = True
     not_private_reason: str | None = None
-    regime: Literal["gram", "scores"]
+    regime: RegimeName
     published_at: (
         Annotated[
             str,

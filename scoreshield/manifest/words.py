@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from scoreshield.manifest.interactions import RecordKind, protected_records, public_sizes
 from scoreshield.mechanisms.gaussian import Guarantee, Mechanism
+from scoreshield.regimes.registry import REGIMES
 
 CALIBRATION = (
     "analytic Gaussian mechanism (Balle & Wang, ICML 2018), solved in log space and rounded up; "
     "delta recomputed from the final sigma in multiple precision"
-)
-NOISE = (
-    "correctly rounded Gaussian: k = round(X/g) for X ~ N(0, sigma^2), added to exact inner "
-    "products of fixed-point rows; one independent draw per released pair, mirrored"
-)
-SCORES_NOISE = (
-    "correctly rounded Gaussian: k = round(X/g) for X ~ N(0, sigma^2), added to exact inner "
-    "products of fixed-point rows; one independent draw per released score"
 )
 KEY_STREAM = (
     "AES-256-CTR, one key a tile of 1024 x 1024 derived by HMAC-SHA-256 from a 256-bit release key "
@@ -30,8 +23,6 @@ TRUST = (
     "central model: the curator sees the gallery and is trusted to run the mechanism; whoever "
     "receives the release is not trusted"
 )
-UNPROTECTED = "the number of records n and the number of features d are public"
-SCORES_UNPROTECTED = f"{UNPROTECTED}, and so are the queries"
 
 
 def privacy_unit(guarantee: Guarantee, record_kind: RecordKind | None = None) -> str:
@@ -59,7 +50,7 @@ def unprotected_quantities(
     regime: str, *, with_ids: bool, record_kind: RecordKind | None = None
 ) -> str:
     """What a release makes public whatever its noise, in words."""
-    words = UNPROTECTED if regime == "gram" else SCORES_UNPROTECTED
+    words = REGIMES[regime].unprotected
     words = f"{words}, and so are the ids of the records" if with_ids else words
     return words if record_kind is None else f"{words}; {public_sizes(record_kind)}"
 

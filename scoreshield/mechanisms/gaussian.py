@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +28,6 @@ from scoreshield.privacy.sensitivity import (
     gram_sensitivity,
     scores_sensitivity,
 )
-
-Regime = Literal["gram", "scores"]
 
 _PRODUCT_BITS = 2 * FRACTION_BITS
 # σ/g lies in [2^20, 2^21] before Δ grows by the grid term, which is a share (σ/Δ)√(n−1)/2^20 of Δ
@@ -57,7 +54,7 @@ class Guarantee:
 class Mechanism:
     """Everything public that shapes the noise of one release."""
 
-    regime: Regime
+    regime: str
     n: int
     d: int
     m: int | None
@@ -67,6 +64,11 @@ class Mechanism:
     """The guarantee for replacing one record by any other; equal to ``guarantee`` for `record`."""
     sigma: float
     grid_exponent: int
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether records are compared with one another, each pair once."""
+        return self.m is None
 
     @property
     def grid(self) -> float:
@@ -156,8 +158,8 @@ def noisy_block(
         A Gram block reaches below the diagonal: its values would get a second, independent noise.
     """
     out = np.empty((left.shape[0], right.shape[0]), dtype=np.float32)
-    on_diagonal = mechanism.regime == "gram" and row == column
-    if mechanism.regime == "gram":
+    on_diagonal = mechanism.mirrored and row == column
+    if mechanism.mirrored:
         _check_above_diagonal(out.shape, row, column)
     clean = products_of(left, right, noise.TILE)
     products = np.empty(min(noise.TILE, left.shape[0]) * min(noise.TILE, right.shape[0]))
@@ -221,7 +223,7 @@ def _span(tile: int, part: slice, origin: int) -> slice:
 
 
 def _calibrate(
-    regime: Regime,
+    regime: str,
     n: int,
     d: int,
     m: int | None,
