@@ -310,7 +310,7 @@ def test_scores_name_queries_and_publish_scores(tmp_path: Path) -> None:
         ({"queries": None}, "queries: regime scores needs public queries, found none"),
         ({"queries": BASE["gallery"]}, "queries: expected public embeddings, found the gal"),
         ({"arrays": ["gram"]}, "arrays: regime scores publishes [scores], found gram"),
-        ({"arrays": ["scores", "factor"]}, "publishes [scores], found factor; ask for regime: gram"),
+        ({"arrays": ["scores", "factor"]}, "[scores], found factor; ask for regime: gram"),
         ({"projection": {"method": "nearest"}}, "projection: scores are clipped to their range"),
         ({"queries": ["a"]}, "queries: "),
     ],
