@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.cluster import THREADS
-from tests.harness.curator import TWO_WORKERS, Curator, Finished
-from tests.harness.interruptions import KeyWatch
+from tests.harness.curator import Curator, Finished, finished_by
 
 
 def pytest_sessionfinish() -> None:
@@ -29,9 +28,4 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """One command from .npy to release on two worker processes; not to be changed."""
     made = Curator(tmp_path_factory.mktemp("finished"))
     made.write_source()
-    made.settings["cluster"] = TWO_WORKERS
-    made.configure()
-    with KeyWatch(made.root) as watch:
-        done = made.process("release", "release.yaml", "--json")
-    assert done.returncode == 0, done.stderr
-    return Finished(made, watch.key, Path(done.json["path"]), done.stdout, done.stderr)
+    return finished_by(made)

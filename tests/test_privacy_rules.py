@@ -296,7 +296,7 @@ class TestRoundingForStorageIsPostProcessing:
 
 
 class TestTheKeyIsSecret:
-    """Rule 6. In depth: tests/pipeline/run/test_release.py (nothing is left behind)."""
+    """Rule 6. In depth: tests/pipeline/run/test_secrecy.py."""
 
     def test_its_file_is_its_owners_alone_and_is_destroyed(self, tmp_path: Path) -> None:
         path = tmp_path / "release.key"

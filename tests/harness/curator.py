@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.gallery.dense import read_rows
+from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import known_gallery
 from pipeline.ledger import Account
+from pipeline.perturb.keyfile import bound_message
+from pipeline.perturb.secret import unsafe_key
+from pipeline.plan.geometry import Triangle
 from pipeline.progress import Reporter, Tee
 from pipeline.project.dense import assemble
 from pipeline.run.budget import ConfiguredLedger, request_for
@@ -28,9 +32,10 @@ from pipeline.run.run import Run
 from pipeline.run.unsafe_seed import UnsafeSeed
 from pipeline.storage import blocks
 from scoreshield.inmemory import perturb_gram
+from scoreshield.mechanisms.gaussian import noisy_block
 from tests.harness.cluster import THREADS
 from tests.harness.command import Ended, end_of, run_command, start_command
-from tests.harness.interruptions import InterruptAt, Interrupted
+from tests.harness.interruptions import InterruptAt, Interrupted, KeyWatch
 
 N, D, SIDE = 300, 16, 64
 """Fifteen blocks, the last ones with an edge."""
@@ -64,6 +69,8 @@ def default_settings() -> dict[str, Any]:
 @dataclass
 class Curator:
     """A folder with a source, a configuration and everything that commands make of them.
+
+    Every ``**changes`` are of the configuration; ``unsafe_seed`` among them asks for test mode.
 
     Attributes
     ----------
@@ -170,13 +177,27 @@ class Curator:
         """The noisy matrix on disk."""
         run = self.prepared(**changes)
         blocks._array.cache_clear()
-        return assemble(run.folder.store, run.plan.triangle)
+        store, geometry = run.folder.store, run.plan.geometry
+        if isinstance(geometry, Triangle):
+            return assemble(store, geometry)
+        whole = np.full((geometry.m, geometry.n), np.nan, dtype=np.float32)
+        for index in range(geometry.count):
+            whole[geometry.region(index)] = blocks.read_block(store, geometry, index)
+        return whole
 
     def expected_noisy(self, key: bytes, **changes: Any) -> NDArray[np.float32]:
         """The noisy matrix that a run which nothing disturbs makes with ``key``."""
         run = self.prepared(**changes)
         rows = read_rows(run.gallery.path, 0, run.gallery.n)
-        return perturb_gram(rows, run.mechanism, key, run.release_id, run.plan.encoding)
+        if run.queries is None:
+            return perturb_gram(rows, run.mechanism, key, run.release_id, run.plan.encoding)
+        return noisy_block(run.mechanism, run.queries.rows, rows, 0, 0, key, run.release_id)
+
+    def seeded_key(self, unsafe_seed: int, **changes: Any) -> bytes:
+        """The key of a run in test mode."""
+        run = self.prepared(unsafe_seed, **changes)
+        content = run.bound_content(content_digest(run.gallery))
+        return unsafe_key(unsafe_seed, bound_message(content, run.release_id, run.mechanism))
 
 
 @dataclass(frozen=True)
@@ -188,3 +209,13 @@ class Finished:
     path: Path
     output: str
     errors: str
+
+
+def finished_by(curator: Curator) -> Finished:
+    """Release by the command, on two worker processes."""
+    curator.settings["cluster"] = TWO_WORKERS
+    curator.configure()
+    with KeyWatch(curator.root) as watch:
+        done = curator.process("release", "release.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    return Finished(curator, watch.key, Path(done.json["path"]), done.stdout, done.stderr)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import zarr
 from numpy.typing import NDArray
@@ -41,33 +37,29 @@ from pipeline.run.status import release_status
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.manifest.schema import Manifest, canonical_bytes
 from scoreshield.projection import project
-from tests.harness.curator import Curator, embeddings
-from tests.harness.interruptions import wait_until
+from tests.harness.curator import ONE_WORKER, Curator, Finished, embeddings
 
 DIGITS = Path(__file__).resolve().parents[3] / "configs" / "data" / "digits.npy"
 
 
 class TestOneCommand:
-    def test_the_result_says_what_was_made(self, finished: Any) -> None:
+    def test_the_result_says_what_was_made(self, finished: Finished) -> None:
         result = json.loads(finished.output)
         assert result["newly_released"] is True
         assert (result["epsilon"], result["delta"], result["method"]) == (50.0, 1e-6, "shrink")
         stages = [json.loads(line)["event"] for line in finished.errors.splitlines()]
         assert stages.count("end") == 4
 
-    def test_verify_accepts_it(self, finished: Any) -> None:
+    def test_verify_accepts_it(self, finished: Finished) -> None:
         done = finished.curator.command("verify", str(finished.path), "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["ok"] is True
 
-    def test_noisy_blocks_are_those_of_the_in_memory_mechanism(self, finished: Any) -> None:
+    def test_noisy_blocks_are_those_of_the_in_memory_mechanism(self, finished: Finished) -> None:
         curator = finished.curator
-        workers = finished.curator.settings["cluster"]
-        np.testing.assert_array_equal(
-            curator.noisy(cluster=workers), curator.expected_noisy(finished.key)
-        )
+        np.testing.assert_array_equal(curator.noisy(), curator.expected_noisy(finished.key))
 
-    def test_it_reads_back_as_the_projection_of_the_noisy_blocks(self, finished: Any) -> None:
+    def test_it_reads_back_as_the_projection_of_the_noisy_blocks(self, finished: Finished) -> None:
         opened = open_release(finished.path)
         run = finished.curator.prepared()
         projection = project(
@@ -79,241 +71,32 @@ class TestOneCommand:
         indices, values = opened.topk(3)
         assert indices.shape == values.shape == (opened.n, 3)
 
-    def test_the_manifest_states_the_precision_of_the_noisy_blocks(self, finished: Any) -> None:
+    def test_the_manifest_states_the_precision_of_the_noisy_blocks(
+        self, finished: Finished
+    ) -> None:
         noisy, run = open_release(finished.path).manifest.noisy, finished.curator.prepared()
         assert noisy is not None
         assert (noisy.dtype, noisy.step) == ("int8", run.plan.encoding.step)
         assert f"multiples of {noisy.step!r}" in noisy.rounding
         assert noisy.rounding in finished.curator.command("show", str(finished.path)).stdout
 
-    def test_the_ledger_is_committed_and_the_key_is_gone(self, finished: Any) -> None:
+    def test_the_ledger_is_committed_and_the_key_is_gone(self, finished: Finished) -> None:
         finished.curator.assert_spent_once()
         assert not list(finished.curator.root.rglob("*.key"))
         assert release_status(finished.curator.load()).stage == "released"
 
-    def test_a_repeated_command_reports_it_and_changes_nothing(self, finished: Any) -> None:
+    def test_a_repeated_command_reports_it_and_changes_nothing(self, finished: Finished) -> None:
         before = finished.curator.account(), files_under(finished.path)
         outcome = finished.curator.release()
         assert outcome.newly is False
         assert "already released, nothing was spent" in outcome.to_text()
         assert (finished.curator.account(), files_under(finished.path)) == before
 
-    def test_only_its_owner_can_enter_the_private_folder(self, finished: Any) -> None:
+    def test_only_its_owner_can_enter_the_private_folder(self, finished: Finished) -> None:
         private = finished.curator.root / "private"
         assert private.stat().st_mode & 0o777 == 0o700
         for folder in (entry for entry in finished.path.rglob("*") if entry.is_dir()):
             assert folder.stat().st_mode & 0o777 == 0o755
-
-
-class TestNothingIsLeftBehind:
-    def test_no_file_and_no_output_holds_the_key(self, finished: Any) -> None:
-        key = finished.key
-        for path, content in everything_written(finished).items():
-            for form in forms_of(key):
-                assert form not in content, path
-
-    def test_no_file_and_no_output_holds_clean_similarities(self, finished: Any) -> None:
-        patterns = clean_patterns(finished.curator)
-        gallery = finished.curator.prepared().gallery.path
-        for path, content in everything_written(finished).items():
-            if not path.is_relative_to(gallery):
-                assert not holds(content, patterns), path
-
-    def test_no_file_and_no_output_holds_a_record(self, finished: Any) -> None:
-        gallery = finished.curator.prepared().gallery.path
-        assert_no_record(finished.curator, everything_written(finished), gallery)
-
-    def test_the_search_finds_what_it_looks_for(self, finished: Any) -> None:
-        patterns = clean_patterns(finished.curator)
-        clean = clean_gram(finished.curator)
-        grid = finished.curator.prepared().mechanism.grid
-        rows = read_rows(finished.curator.prepared().gallery.path, 5, 6)
-        wide = rows.astype(np.float64)
-        for planted_row in (rows, wide, np.rint(wide * 2.0**24)):
-            assert holds(b"abc" + planted_row.tobytes(), record_patterns(finished.curator))
-        assert repr(float(rows[0, 3])).encode() in words_of(finished.curator)
-        for planted in (
-            clean[3:5, 10:40],
-            clean[7:8, 90:].astype(np.float32),
-            np.rint(clean[3:5, 10:40] * 2.0**48).astype(np.int64),
-            np.rint(clean[3:5, 10:40] / grid),
-            np.rint(clean[3:5, 10:40] / grid).astype(np.int64),
-        ):
-            assert holds(b"abc" + planted.tobytes() + b"x", patterns)
-        key = finished.key
-        for planted_key in (key, key.hex().encode(), base64.b64encode(b"x" + key + b"yz")):
-            assert any(form in b"abc" + planted_key for form in forms_of(key))
-
-
-@pytest.fixture(scope="module")
-def halted(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = Curator(tmp_path_factory.mktemp("halted"))
-    made.write_source(n=640)
-    made.settings["cluster"] = {"workers": 2, "memory_limit": "1GiB"}
-    made.configure()
-    process = made.start("release", "release.yaml")
-    receipts = "private/runs/*/receipts/*.json"
-    wait_until(lambda: len(list(made.root.glob(receipts))) >= 10)
-    os.killpg(process.pid, signal.SIGSTOP)
-    try:
-        (file,) = made.root.glob("private/runs/*/release.key")
-        key = bytes.fromhex(json.loads(file.read_text())["key"])
-        seen = {path: path.read_bytes() for path in made.root.rglob("*") if path.is_file()}
-        for number in process_group(process.pid):
-            for name in ("cmdline", "environ"):
-                path = Path("/proc") / str(number) / name
-                seen[path] = path.read_bytes()
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-    seen |= {Path("stdout"): output.encode(), Path("stderr"): errors.encode()}
-    assert seen.pop(file)
-    seen.pop(made.root / "source.npy")
-    return made, key, seen
-
-
-class TestNothingShowsWhileItRuns:
-    """A run is stopped between two blocks, and everything that others might see is searched."""
-
-    def test_the_places_that_matter_are_among_those_searched(self, halted: Any) -> None:
-        names = [str(path) for path in halted[2]]
-        for place in ("/scratch/", "/noisy.zarr/", "log.jsonl", "run.json", "cmdline", "environ"):
-            assert any(place in name for name in names), place
-        assert sum(name.endswith("cmdline") for name in names) >= 3
-
-    def test_the_key_is_in_its_file_alone(self, halted: Any) -> None:
-        _, key, seen = halted
-        for path, content in seen.items():
-            for form in forms_of(key):
-                assert form not in content, path
-
-    def test_clean_similarities_are_nowhere(self, halted: Any) -> None:
-        made, _, seen = halted
-        patterns = clean_patterns(made)
-        gallery = made.prepared().gallery.path
-        for path, content in seen.items():
-            if not path.is_relative_to(gallery):
-                assert not holds(content, patterns), path
-
-    def test_records_are_nowhere(self, halted: Any) -> None:
-        made, _, seen = halted
-        assert_no_record(made, seen, made.prepared().gallery.path)
-
-
-def process_group(leader: int) -> list[int]:
-    """Every process that a command started, and the command."""
-    command = psutil.Process(leader)
-    return [leader, *(child.pid for child in command.children(recursive=True))]
-
-
-def forms_of(key: bytes) -> list[bytes]:
-    """What a key looks like in files and on screens; inside of base64, at all three alignments."""
-    forms = [key, key.hex().encode(), key.hex().upper().encode(), key[::-1], repr(key).encode()]
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for before in range(3):
-            # Without the digits that share bits with what stands before or after the key.
-            forms.append(encode(bytes(before) + key)[4 if before else 0 : 40])
-    return forms
-
-
-def everything_written(finished: Any) -> dict[Path, bytes]:
-    root = finished.curator.root
-    written = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    written.pop(root / "source.npy")
-    assert len(written) > 50
-    return {
-        **written,
-        Path("stdout"): finished.output.encode(),
-        Path("stderr"): finished.errors.encode(),
-    }
-
-
-def clean_gram(curator: Any) -> NDArray[np.float64]:
-    gallery = curator.prepared().gallery
-    rows = read_rows(gallery.path, 0, gallery.n).astype(np.float64)
-    return rows @ rows.T
-
-
-def clean_patterns(curator: Any) -> NDArray[np.uint64]:
-    """Eight bytes each: a float64 similarity, or two neighbouring float32 ones.
-
-    Integer products in units of 2^-48 and in those of the grid are told apart by their exponents
-    alone, so both are here too.
-    """
-    clean = clean_gram(curator)
-    off_diagonal = clean[~np.eye(len(clean), dtype=bool)]
-    grid = curator.prepared().mechanism.grid
-    narrow = clean.astype(np.float32)
-    narrow = narrow[:, : narrow.shape[1] // 2 * 2]
-    pairs = [narrow[:, start : narrow.shape[1] - start] for start in (0, 1)]
-    # Pairs that hold the public 1 of the diagonal are still eight bytes of which four are private.
-    parts = [
-        off_diagonal,
-        off_diagonal * 2.0**48,
-        np.rint(off_diagonal * 2.0**48).astype(np.int64),
-        np.rint(off_diagonal / grid) * grid,
-        np.rint(off_diagonal / grid),
-        np.rint(off_diagonal / grid).astype(np.int64),
-        *(np.ascontiguousarray(pair).view(np.float64).ravel() for pair in pairs),
-    ]
-    return np.unique(np.concatenate([part.view(np.uint64) for part in parts]))
-
-
-def record_patterns(curator: Any) -> NDArray[np.uint64]:
-    """Eight bytes each: two neighbouring float32 features of a record, or a wider one.
-
-    As in the source and as in the gallery, there also in integers of 2^-24.
-    """
-    gallery = curator.prepared().gallery
-    fixed = read_rows(gallery.path, 0, gallery.n)
-    wide = fixed.astype(np.float64)
-    parts = [wide, np.rint(wide * 2.0**24), np.rint(wide * 2.0**24).astype(np.int64)]
-    for narrow in (np.load(curator.root / "source.npy"), fixed):
-        parts += [
-            np.ascontiguousarray(narrow[:, start : narrow.shape[1] - start]).view(np.float64)
-            for start in (0, 1)
-        ]
-    return np.unique(np.concatenate([part.ravel().view(np.uint64) for part in parts]))
-
-
-def words_of(curator: Any) -> set[bytes]:
-    """Features of a few records as a message or a JSON line would show them."""
-    rows = read_rows(curator.prepared().gallery.path, 0, 8)
-    source = np.load(curator.root / "source.npy")[:8]
-    values = [value for panel in (rows, source) for value in panel.ravel()]
-    texts = {repr(value) for value in values} | {repr(float(value)) for value in values}
-    texts |= {str(float(value))[:10] for value in values} | {f"{value:.6g}" for value in values}
-    return {text.encode() for text in texts}
-
-
-def assert_no_record(curator: Any, seen: dict[Path, bytes], gallery: Path) -> None:
-    patterns, words = record_patterns(curator), words_of(curator)
-    for path, content in seen.items():
-        if path.is_relative_to(gallery):
-            continue
-        assert not holds(content, patterns), path
-        if path.suffix in ("", ".json", ".jsonl"):
-            assert not any(word in content for word in words), path
-
-
-def holds(content: bytes, patterns: NDArray[np.uint64]) -> bool:
-    """Whether any eight bytes, at any offset, are among the sorted ``patterns``.
-
-    Of eight bytes of which four are zero, such as a value on a coarse grid, two in a row must be:
-    one alone may be a padding zero before a noisy float32.
-    """
-    for offset in range(8):
-        size = (len(content) - offset) // 8
-        if size < 1:
-            continue
-        words = np.frombuffer(content, "<u8", size, offset)
-        nearest = np.searchsorted(patterns, words).clip(max=len(patterns) - 1)
-        # Zero is no secret: padding and grid values at zero look alike.
-        found = (patterns[nearest] == words) & (words != 0)
-        telling = (words & np.uint64(0xFFFFFFFF) != 0) & (words >> np.uint64(32) != 0)
-        if (found & telling).any() or (found[1:] & found[:-1]).any():
-            return True
-    return False
 
 
 def files_under(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -346,7 +129,7 @@ def as_gallery(root: Path, rows: NDArray[np.float32]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", [as_npz, as_zarr_v2, as_zarr_v3, as_gallery])
 def test_every_source_is_released(
-    form: Callable[[Path, NDArray[np.float32]], dict[str, Any]], curator: Any
+    form: Callable[[Path, NDArray[np.float32]], dict[str, Any]], curator: Curator
 ) -> None:
     rows = embeddings()
     changes = form(curator.root, rows)
@@ -358,7 +141,7 @@ def test_every_source_is_released(
 
 
 class TestArrays:
-    def test_the_gram_matrix_alone_without_a_projection(self, curator: Any) -> None:
+    def test_the_gram_matrix_alone_without_a_projection(self, curator: Curator) -> None:
         changes = {"projection": {"method": "none"}, "arrays": ["gram"]}
         outcome = curator.release(**changes)
         assert outcome.manifest.post_processing.feasible is False
@@ -369,7 +152,7 @@ class TestArrays:
         assert sorted(outcome.manifest.arrays) == ["gram"]
         assert verify_release(outcome.path).ok
 
-    def test_the_factor_alone(self, curator: Any) -> None:
+    def test_the_factor_alone(self, curator: Curator) -> None:
         outcome = curator.release(arrays=["factor"])
         assert sorted(outcome.manifest.arrays) == ["diagonal", "factor"]
         assert sorted(entry.name for entry in (outcome.path / "release.zarr").iterdir()) == [
@@ -381,7 +164,9 @@ class TestArrays:
 
 
 class TestChangedSettings:
-    def test_another_projection_is_another_release_and_spends_again(self, finished: Any) -> None:
+    def test_another_projection_is_another_release_and_spends_again(
+        self, finished: Finished
+    ) -> None:
         curator = copied(finished)
         changes = {
             "projection": {"method": "nearest"},
@@ -398,7 +183,7 @@ class TestChangedSettings:
 
     @pytest.mark.parametrize("unfinished", [True, False])
     def test_a_named_release_refuses_them_and_names_the_first(
-        self, curator: Any, unfinished: bool
+        self, curator: Curator, unfinished: bool
     ) -> None:
         if unfinished:
             curator.interrupt("perturb", 3, release="faces")
@@ -417,14 +202,14 @@ class TestChangedSettings:
         assert "precision = 'auto', this configuration says 'float32'" in refused.stderr
         assert curator.account().spent == spent
 
-    def test_a_refused_release_pins_nothing(self, curator: Any) -> None:
+    def test_a_refused_release_pins_nothing(self, curator: Curator) -> None:
         greedy = {"epsilon": 500.0, "delta": 1e-6, "adjacency": "record"}
         with pytest.raises(BudgetRefused):
             curator.release(release="faces", privacy=greedy)
         assert curator.release(release="faces").newly
         curator.assert_spent_once(release="faces")
 
-    def test_a_name_taken_by_another_private_folder_is_refused(self, curator: Any) -> None:
+    def test_a_name_taken_by_another_private_folder_is_refused(self, curator: Curator) -> None:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
         curator.release(gallery="made.zarr", release="faces", arrays=["factor"])
         changes = {"gallery": "made.zarr", "release": "faces", "private": "elsewhere"}
@@ -448,14 +233,13 @@ class TestChangedSettings:
         assert len(curator.account(gallery="made.zarr").entries) == 1
 
 
-def copied(finished: Any) -> Any:
+def copied(finished: Finished) -> Curator:
     """A finished release that a test may go on from."""
     root = finished.curator.root.with_name(f"{finished.curator.root.name}-copy")
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(finished.curator.root, root)
     # The source keeps its time, so that it is the source that was ingested.
-    settings = {**finished.curator.settings, "cluster": {"workers": 1, "memory_limit": "1GiB"}}
-    fresh = type(finished.curator)(root, settings)
+    fresh = Curator(root, {**finished.curator.settings, "cluster": ONE_WORKER})
     # A copy's folder is named after the place of its source.
     (ingested,) = (root / "private" / "galleries").iterdir()
     ingested.rename(_copy_folder(fresh.load()))
@@ -463,7 +247,7 @@ def copied(finished: Any) -> Any:
 
 
 class TestChangedGallery:
-    def test_a_changed_source_is_refused_until_it_is_restored(self, curator: Any) -> None:
+    def test_a_changed_source_is_refused_until_it_is_restored(self, curator: Curator) -> None:
         curator.interrupt("perturb", 4)
         curator.write_source(seed=2)
         curator.configure()
@@ -475,7 +259,7 @@ class TestChangedGallery:
         curator.assert_spent_once()
 
     def test_before_the_key_is_made_a_source_may_still_change(
-        self, curator: Any, monkeypatch: pytest.MonkeyPatch
+        self, curator: Curator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def failing(*_: object) -> None:
             raise OSError("no space left")
@@ -489,7 +273,7 @@ class TestChangedGallery:
         curator.assert_spent_once()
         assert not curator.release().newly
 
-    def test_a_gallery_edited_in_place_is_refused(self, curator: Any) -> None:
+    def test_a_gallery_edited_in_place_is_refused(self, curator: Curator) -> None:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
         curator.interrupt("perturb", 4, gallery="made.zarr")
         swap_two_rows(curator.root / "made.zarr")
@@ -497,7 +281,7 @@ class TestChangedGallery:
             curator.release(gallery="made.zarr")
 
     def test_a_gallery_edited_after_its_release_is_not_taken_for_released(
-        self, finished: Any
+        self, finished: Finished
     ) -> None:
         curator = copied(finished)
         swap_two_rows(curator.prepared().gallery.path)
@@ -505,7 +289,7 @@ class TestChangedGallery:
             curator.release()
 
     def test_a_gallery_edited_while_it_is_perturbed_leaves_no_noise_behind(
-        self, curator: Any
+        self, curator: Curator
     ) -> None:
         ingest(curator.root / "source.npy", curator.root / "made.zarr")
 
@@ -538,18 +322,16 @@ def swap_two_rows(gallery: Path) -> None:
 class TestOneKeyOneMatrix:
     """Negative controls: what would reveal a difference, or average noise out, is refused."""
 
-    def test_one_key_on_two_galleries(self, curator: Any) -> None:
+    def test_one_key_on_two_galleries(self, curator: Curator) -> None:
         curator.interrupt("perturb", 2, release="faces")
         first = curator.prepared(release="faces").folder.key_file
-        other = type(curator)(curator.root / "other")
-        other.root.mkdir()
-        other.write_source(seed=2)
+        other = curator.beside("other", seed=2)
         other.interrupt("perturb", 1, release="faces")
         shutil.copyfile(first, other.prepared(release="faces").folder.key_file)
         with pytest.raises(IntegrityFailure, match="the same noise on both would reveal"):
             other.release(release="faces")
 
-    def test_fresh_noise_on_a_retry(self, curator: Any) -> None:
+    def test_fresh_noise_on_a_retry(self, curator: Curator) -> None:
         curator.interrupt("perturb", 2)
         run = curator.prepared()
         digest = content_digest(run.gallery)
@@ -563,7 +345,7 @@ class TestOneKeyOneMatrix:
 
 class TestBudget:
     @pytest.mark.parametrize("state", ["missing", "corrupt", "overspent"])
-    def test_a_refusal_comes_before_key_and_noise(self, curator: Any, state: str) -> None:
+    def test_a_refusal_comes_before_key_and_noise(self, curator: Curator, state: str) -> None:
         changes: dict[str, Any] = {}
         ledger = curator.root / "ledger.db"
         if state == "missing":
@@ -582,7 +364,9 @@ class TestBudget:
             assert "scoreshield ledger init" in str(refusal.value)
             assert not ledger.exists()
 
-    def test_an_overspend_says_four_numbers_and_plan_said_them_before(self, finished: Any) -> None:
+    def test_an_overspend_says_four_numbers_and_plan_said_them_before(
+        self, finished: Finished
+    ) -> None:
         curator = copied(finished)
         curator.configure(
             projection={"method": "aap"}, privacy={**curator.settings["privacy"], "epsilon": 70.0}
@@ -603,7 +387,7 @@ class TestBudget:
             projection={"method": "aap", "max_iterations": 2}, privacy=affordable
         ).newly
 
-    def test_a_lost_ledger_is_not_made_again(self, finished: Any) -> None:
+    def test_a_lost_ledger_is_not_made_again(self, finished: Finished) -> None:
         curator = copied(finished)
         (curator.root / "ledger.db").unlink()
         with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
@@ -611,7 +395,7 @@ class TestBudget:
 
 
 class TestAbandoning:
-    def test_it_stays_spent_and_its_name_is_used_up(self, curator: Any) -> None:
+    def test_it_stays_spent_and_its_name_is_used_up(self, curator: Curator) -> None:
         curator.interrupt("publish", 3, release="faces")
         run = curator.prepared(release="faces")
         spent = curator.account().spent
@@ -626,7 +410,7 @@ class TestAbandoning:
         with pytest.raises(BudgetRefused, match="an earlier release or run is there"):
             curator.release(release="again")
 
-    def test_a_run_is_named_where_its_source_has_grown(self, curator: Any) -> None:
+    def test_a_run_is_named_where_its_source_has_grown(self, curator: Curator) -> None:
         run = curator.interrupt("perturb", 1) or curator.prepared()
         rows = np.load(curator.root / "source.npy")
         np.save(curator.root / "source.npy", np.vstack([rows, rows[:1] + 1]))
@@ -637,25 +421,27 @@ class TestAbandoning:
         assert [entry.state for entry in account.entries] == ["abandoned"]
         assert not run.folder.key_file.exists()
 
-    def test_it_needs_no_source_any_more(self, curator: Any) -> None:
+    def test_it_needs_no_source_any_more(self, curator: Curator) -> None:
         curator.interrupt("perturb", 1)
         (curator.root / "source.npy").unlink()
         account = abandon(curator.load())
         assert [entry.state for entry in account.entries] == ["abandoned"]
 
-    def test_a_published_release_is_not_abandoned(self, finished: Any) -> None:
+    def test_a_published_release_is_not_abandoned(self, finished: Finished) -> None:
         with pytest.raises(BudgetRefused, match="is published"):
             abandon(finished.curator.load())
 
 
 class TestPlaces:
-    def test_an_output_that_cannot_be_written_is_found_before_spending(self, curator: Any) -> None:
+    def test_an_output_that_cannot_be_written_is_found_before_spending(
+        self, curator: Curator
+    ) -> None:
         (curator.root / "file").touch()
         with pytest.raises(ConfigurationError, match="Nothing was spent"):
             curator.release(output="file/releases")
         assert curator.account() is None
 
-    def test_a_full_private_folder_is_a_failed_run_in_one_line(self, curator: Any) -> None:
+    def test_a_full_private_folder_is_a_failed_run_in_one_line(self, curator: Curator) -> None:
         (curator.root / "file").touch()
         curator.configure(private="file/private")
         failed = curator.command("release", "release.yaml")
@@ -663,14 +449,10 @@ class TestPlaces:
         assert len(failed.stderr.strip().splitlines()) == 1
 
 
-def test_two_galleries_with_the_same_noisy_values_get_the_same_manifest(
-    curator: Any, tmp_path: Path
-) -> None:
+def test_two_galleries_with_the_same_noisy_values_get_the_same_manifest(curator: Curator) -> None:
     """Whatever the manifest says of the gallery's content, it says through the noisy values."""
     first = curator.release(release="faces").manifest
-    other = type(curator)(tmp_path / "other")
-    other.root.mkdir()
-    other.write_source(seed=99)
+    other = curator.beside("other", seed=99)
     other.interrupt("perturb", 15, release="faces")
     run, source = other.prepared(release="faces"), curator.prepared(release="faces")
     assert content_digest(run.gallery) != content_digest(source.gallery)
@@ -693,7 +475,7 @@ def normalised(manifest: Manifest) -> bytes:
 
 @pytest.mark.parametrize("method", ["nearest", "aap"])
 @pytest.mark.parametrize("n", [700, pytest.param(1797, marks=pytest.mark.slow)])
-def test_projection_takes_most_of_the_noise_away(curator: Any, method: str, n: int) -> None:
+def test_projection_takes_most_of_the_noise_away(curator: Curator, method: str, n: int) -> None:
     """Digits under adjacency `output` at ε = 1; the curator alone can measure this."""
     np.save(curator.root / "source.npy", np.load(DIGITS)[:n])
     changes = {
@@ -711,7 +493,7 @@ def test_projection_takes_most_of_the_noise_away(curator: Any, method: str, n: i
     assert released * 5 <= noisy
 
 
-def clean_gram_of(curator: Any, **changes: Any) -> NDArray[np.float64]:
+def clean_gram_of(curator: Curator, **changes: Any) -> NDArray[np.float64]:
     gallery = curator.prepared(**changes).gallery
     rows = read_rows(gallery.path, 0, gallery.n).astype(np.float64)
     clean = rows @ rows.T

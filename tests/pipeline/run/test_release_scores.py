@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,16 @@ from pipeline.reader.verify import verify_release
 from pipeline.run.abandon import abandon
 from pipeline.run.budget import ConfiguredLedger, request_for
 from pipeline.run.status import release_status
-from pipeline.storage import blocks
 from scoreshield import compose
-from scoreshield.mechanisms.gaussian import noisy_block
-from tests.harness.curator import Curator
+from tests.harness.curator import ONE_WORKER, TWO_WORKERS, Curator, Finished, finished_by
 from tests.harness.interruptions import KeyWatch, wait_until
+from tests.harness.secrecy import (
+    assert_no_key,
+    assert_nothing_clean,
+    everything_written,
+    holds,
+    similarity_patterns,
+)
 
 M = 5
 SETTINGS: dict[str, Any] = {
@@ -37,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "privacy": {"epsilon": 4.0, "delta": 1e-6, "adjacency": "record"},
     "block_side": 64,
     "ledger": {"url": "sqlite:///ledger.db", "epsilon": 9.0, "delta": 1e-6, "create": True},
-    "cluster": {"workers": 1, "memory_limit": "1GiB"},
+    "cluster": ONE_WORKER,
 }
 
 
@@ -46,9 +50,9 @@ def unit_queries(m: int = M, d: int = 16, seed: int = 2) -> NDArray[np.float32]:
     return (rows / np.linalg.norm(rows, axis=1)[:, None]).astype(np.float32)
 
 
-def scorer(root: Path, **changes: Any) -> Any:
+def scorer(root: Path) -> Curator:
     """A curator with a source, queries and a configuration for their scores."""
-    fresh = Curator(root, {**SETTINGS, **changes})
+    fresh = Curator(root, dict(SETTINGS))
     fresh.write_source()
     np.save(root / "queries.npy", unit_queries())
     fresh.configure()
@@ -56,48 +60,14 @@ def scorer(root: Path, **changes: Any) -> Any:
 
 
 @pytest.fixture
-def curator(tmp_path: Path) -> Any:
+def curator(tmp_path: Path) -> Curator:
     return scorer(tmp_path)
-
-
-def noisy(curator: Any, **changes: Any) -> NDArray[np.float32]:
-    """The noisy scores on disk."""
-    run = curator.prepared(**changes)
-    blocks._array.cache_clear()
-    whole = np.full((run.plan.rectangle.m, run.plan.rectangle.n), np.nan, dtype=np.float32)
-    for index in range(run.plan.rectangle.count):
-        region = run.plan.rectangle.region(index)
-        whole[region] = blocks.read_block(run.folder.store, run.plan.rectangle, index)
-    return whole
-
-
-def expected_noisy(curator: Any, key: bytes, **changes: Any) -> NDArray[np.float32]:
-    """What the mechanism makes in memory with the same key."""
-    run = curator.prepared(**changes)
-    rows = read_rows(run.gallery.path, 0, run.gallery.n)
-    queries = run.queries.rows
-    return noisy_block(run.mechanism, queries, rows, 0, 0, key, run.release_id)
-
-
-@dataclass(frozen=True)
-class Finished:
-    curator: Any
-    key: bytes
-    path: Path
-    output: str
-    errors: str
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """One command from two .npy files to scores on two workers; not to be changed."""
-    workers = {"workers": 2, "memory_limit": "1GiB"}
-    made = scorer(tmp_path_factory.mktemp("scores"), cluster=workers)
-    with KeyWatch(made.root) as watch:
-        done = made.command("release", "release.yaml", "--json")
-    assert done.returncode == 0, done.stderr
-    path = Path(json.loads(done.stdout)["path"])
-    return Finished(made, watch.key, path, done.stdout, done.stderr)
+    return finished_by(scorer(tmp_path_factory.mktemp("scores")))
 
 
 class TestOneCommand:
@@ -121,8 +91,8 @@ class TestOneCommand:
         assert "FAULT queries" in wrong.stdout
 
     def test_two_workers_made_the_bits_of_the_mechanism_in_memory(self, finished: Finished) -> None:
-        expected = expected_noisy(finished.curator, finished.key)
-        np.testing.assert_array_equal(noisy(finished.curator), expected)
+        expected = finished.curator.expected_noisy(finished.key)
+        np.testing.assert_array_equal(finished.curator.noisy(), expected)
         np.testing.assert_array_equal(
             open_release(finished.path).scores[:], np.clip(expected, -1, 1)
         )
@@ -153,34 +123,17 @@ class TestOneCommand:
         run = finished.curator.prepared()
         records = read_rows(run.gallery.path, 0, run.gallery.n).astype(np.float64)
         clean = run.queries.rows.astype(np.float64) @ records.T
-        grid = run.mechanism.grid
-        forms = [clean, clean * 2.0**48, np.rint(clean / grid) * grid, np.rint(clean / grid)]
-        patterns = {value.tobytes() for form in forms for value in form.ravel()}
-        narrow = clean.astype(np.float32)
-        patterns |= {row[at : at + 2].tobytes() for row in narrow for at in range(len(row) - 1)}
-        patterns |= {finished.key, finished.key.hex().encode()}
-        written = {
-            path: path.read_bytes()
-            for path in finished.curator.root.rglob("*")
-            if path.is_file() and not path.is_relative_to(run.gallery.path)
-        }
-        assert len(written) > 20
-        written |= {Path("out"): finished.output.encode(), Path("err"): finished.errors.encode()}
-        planted = {Path("planted"): b"abc" + narrow[2].tobytes()}
-        assert holders(planted, patterns) == {Path("planted")}
-        assert holders(written, patterns) == set()
-
-
-def holders(written: dict[Path, bytes], patterns: set[bytes]) -> set[Path]:
-    return {
-        path for path, content in written.items() if any(pattern in content for pattern in patterns)
-    }
+        patterns = similarity_patterns(clean, clean, run.mechanism.grid)
+        assert holds(b"abc" + clean.astype(np.float32)[2].tobytes(), patterns)
+        written = everything_written(finished)
+        assert_no_key(finished.key, written)
+        assert_nothing_clean(finished.curator, written, patterns)
 
 
 class TestResume:
     @pytest.mark.parametrize("moment", [("perturb", 2), ("publish", 2)])
     def test_an_interrupted_run_ends_with_the_bits_of_its_key(
-        self, curator: Any, moment: tuple[str, int]
+        self, curator: Curator, moment: tuple[str, int]
     ) -> None:
         with KeyWatch(curator.root) as watch:
             curator.interrupt(*moment)
@@ -189,10 +142,12 @@ class TestResume:
         chunk = next(curator.prepared().folder.store.glob("blocks/c/*/0/0"))
         chunk.write_bytes(chunk.read_bytes()[:-2])
         assert curator.release().newly
-        np.testing.assert_array_equal(noisy(curator), expected_noisy(curator, watch.key))
+        np.testing.assert_array_equal(curator.noisy(), curator.expected_noisy(watch.key))
         curator.assert_spent_once()
 
-    def test_a_killed_command_resumes_on_other_workers_and_spends_once(self, curator: Any) -> None:
+    def test_a_killed_command_resumes_on_other_workers_and_spends_once(
+        self, curator: Curator
+    ) -> None:
         curator.write_source(n=1200)
         curator.configure(block_side=16)
         with KeyWatch(curator.root) as watch:
@@ -203,18 +158,17 @@ class TestResume:
             process.communicate()
         left = len(list(receipts.glob("*/receipts/*.json")))
         assert 10 <= left < 75
-        two = {"workers": 2, "memory_limit": "1GiB"}
-        changes = {"block_side": 16, "cluster": two}
+        changes = {"block_side": 16, "cluster": TWO_WORKERS}
         outcome = curator.release(**changes)
         np.testing.assert_array_equal(
-            noisy(curator, **changes), expected_noisy(curator, watch.key, **changes)
+            curator.noisy(**changes), curator.expected_noisy(watch.key, **changes)
         )
         assert verify_release(outcome.path).ok
         curator.assert_spent_once(**changes)
 
 
 class TestChangedQueries:
-    def test_they_are_another_release_and_a_named_one_refuses_them(self, curator: Any) -> None:
+    def test_they_are_another_release_and_a_named_one_refuses_them(self, curator: Curator) -> None:
         curator.interrupt("perturb", 2, release="gate")
         derived = curator.prepared().release_id
         np.save(curator.root / "queries.npy", unit_queries(seed=3))
@@ -223,7 +177,7 @@ class TestChangedQueries:
             curator.release(release="gate")
         assert len(curator.account().entries) == 1
 
-    def test_the_key_is_bound_to_them(self, curator: Any) -> None:
+    def test_the_key_is_bound_to_them(self, curator: Curator) -> None:
         """One query has the noise settings of any other: only the binding tells them apart."""
         np.save(curator.root / "queries.npy", unit_queries(1))
         curator.interrupt("perturb", 2, release="gate")
@@ -234,14 +188,14 @@ class TestChangedQueries:
         with pytest.raises(IntegrityFailure, match="with other settings"):
             curator.release(release="gate")
 
-    def test_an_unfinished_release_can_be_abandoned(self, curator: Any) -> None:
+    def test_an_unfinished_release_can_be_abandoned(self, curator: Curator) -> None:
         curator.interrupt("perturb", 2)
         assert [entry.state for entry in abandon(curator.load()).entries] == ["abandoned"]
         assert not curator.prepared().folder.store.exists()
 
 
 class TestOneQuery:
-    def test_a_single_query_is_released(self, curator: Any) -> None:
+    def test_a_single_query_is_released(self, curator: Curator) -> None:
         np.save(curator.root / "queries.npy", unit_queries(1))
         outcome = curator.release()
         opened = open_release(outcome.path)
@@ -262,7 +216,7 @@ BAD_QUERIES = [
 class TestRefusals:
     @pytest.mark.parametrize(("rows", "said"), BAD_QUERIES)
     def test_bad_queries_end_with_3_before_anything_is_spent_or_ingested(
-        self, curator: Any, rows: NDArray[np.float64], said: str
+        self, curator: Curator, rows: NDArray[np.float64], said: str
     ) -> None:
         np.save(curator.root / "queries.npy", rows)
         with pytest.raises(InputRejected, match=said):
@@ -272,7 +226,7 @@ class TestRefusals:
         left = {path.name for path in curator.root.rglob("*")}
         assert left == {"source.npy", "queries.npy", "release.yaml"}
 
-    def test_the_command_says_it_in_one_line(self, curator: Any) -> None:
+    def test_the_command_says_it_in_one_line(self, curator: Curator) -> None:
         np.save(curator.root / "queries.npy", unit_queries(2)[[0, 0]])
         done = curator.command("release", "release.yaml")
         assert done.returncode == 3
@@ -280,12 +234,12 @@ class TestRefusals:
         assert done.stderr.startswith("scoreshield: queries ")
         assert "costs twice" in done.stderr
 
-    def test_missing_queries_end_with_3(self, curator: Any) -> None:
+    def test_missing_queries_end_with_3(self, curator: Curator) -> None:
         (curator.root / "queries.npy").unlink()
         with pytest.raises(InputRejected, match=r"queries\.npy: does not exist"):
             curator.release()
 
-    def test_more_queries_than_the_budget_end_with_4(self, curator: Any) -> None:
+    def test_more_queries_than_the_budget_end_with_4(self, curator: Curator) -> None:
         greedy = {**SETTINGS["privacy"], "epsilon": 12.0}
         curator.configure(privacy=greedy)
         done = curator.command("release", "release.yaml")
@@ -297,7 +251,9 @@ class TestRefusals:
 
 
 class TestComposition:
-    def test_batches_subsets_repeats_and_gram_matrices_share_one_budget(self, curator: Any) -> None:
+    def test_batches_subsets_repeats_and_gram_matrices_share_one_budget(
+        self, curator: Curator
+    ) -> None:
         curator.release(release="whole")
         whole = curator.prepared(release="whole")
         ledger, lineage = ConfiguredLedger(whole.config).ledger, whole.gallery.lineage
@@ -319,7 +275,7 @@ class TestComposition:
 
 
 class TestPlan:
-    def test_it_states_both_calibrations_and_reads_no_record(self, curator: Any) -> None:
+    def test_it_states_both_calibrations_and_reads_no_record(self, curator: Curator) -> None:
         np.save(curator.root / "source.npy", np.full((300, 16), np.nan, dtype=np.float32))
         shown = preview(curator.load())
         forecast = shown.to_json()["forecast"]
@@ -342,6 +298,6 @@ class TestPlan:
             stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             assert stored <= stage.disk_bytes
 
-    def test_a_single_query_has_one_calibration_only(self, curator: Any) -> None:
+    def test_a_single_query_has_one_calibration_only(self, curator: Curator) -> None:
         np.save(curator.root / "queries.npy", unit_queries(1))
         assert "calibration:" not in preview(curator.load()).to_text()
