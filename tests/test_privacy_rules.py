@@ -433,11 +433,11 @@ class TestSpendBeforeNoise:
         assert not list(curator.root.rglob("release.key"))
 
     def test_abandoned_stays_spent(self, tmp_path: Path) -> None:
-        from pipeline.ledger import Budget, Request
+        from pipeline.ledger import Budget, SpendRequest
 
         ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "private")
         ledger.open_account("a" * 32, Budget(10.0, 1e-6), b"digest")
-        entry = ledger.reserve("a" * 32, "one", Request(1.0, 1e-6, 2.0, 9.0, "record"))
+        entry = ledger.reserve("a" * 32, "one", SpendRequest(1.0, 1e-6, 2.0, 9.0, "record"))
         ledger.abandon("a" * 32, "one")
         assert ledger.account("a" * 32).spent == entry.spend > Fraction(0)
 

@@ -478,7 +478,7 @@ def ledger_verify(config: Path, adopt: bool, as_json: bool) -> None:
     faults = sum(not check.ok for check in checks)
     _print(
         as_json,
-        {"ok": not faults, "checks": [vars(check) for check in checks]},
+        {"ok": not faults, "checks": [check.to_json() for check in checks]},
         "\n".join(
             f"{'ok   ' if check.ok else 'FAULT'} {check.name}: {check.detail}" for check in checks
         ),

@@ -13,8 +13,7 @@ from pipeline.forecast.rates_file import load_calibration
 from pipeline.forecast.workload import Workload
 from pipeline.ingest.queries import Queries
 from pipeline.ingest.sources import SourceSize, latest_gallery, publishes_ids, source_size
-from pipeline.ledger import Account, Forecast, Request, State
-from pipeline.ledger import forecast as forecast_spend
+from pipeline.ledger import Account, SpendForecast, SpendRequest, State, forecast_spend
 from pipeline.ledger.account import check_adjacency
 from pipeline.plan.release import ReleasePlan
 from pipeline.run.budget import ConfiguredLedger, request_for
@@ -33,7 +32,7 @@ NOT_ASKED = "ledger: not asked, this plan is for other sizes than those of the c
 class LedgerAnswer:
     """What a plan would do to the ledger."""
 
-    spend: Forecast
+    spend: SpendForecast
     found: bool
     state: State | None
     """This release in the ledger: reserved, committed or abandoned; None before its first run."""
@@ -270,7 +269,7 @@ def preview_periods(config: Config, workers: int | None = None) -> Preview:
     )
 
 
-def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:
+def _refusal(spend: SpendForecast, check: Callable[[], None]) -> str | None:
     try:
         check()
     except BudgetRefused as error:
@@ -278,7 +277,7 @@ def _refusal(spend: Forecast, check: Callable[[], None]) -> str | None:
     return None if spend.fits else "it does not fit the budget"
 
 
-def _check_account(configured: ConfiguredLedger, account: Account, request: Request) -> None:
+def _check_account(configured: ConfiguredLedger, account: Account, request: SpendRequest) -> None:
     """What the ledger itself checks when the release reserves, without writing."""
     if account.budget != configured.budget:
         raise BudgetRefused(

@@ -37,7 +37,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Request:
+class SpendRequest:
     """What one release claims (ε, δ) and what it spends (Δ and the σ that is really used)."""
 
     epsilon: float
@@ -69,7 +69,7 @@ class Entry:
     """One release in the ledger. ``spend`` counts in every state."""
 
     release_id: str
-    request: Request
+    request: SpendRequest
     spend: Fraction
     state: State
     key_commitment: str | None
@@ -80,11 +80,11 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class SpendForecast:
     """What a request would do to a budget."""
 
     budget: Budget
-    request: Request
+    request: SpendRequest
     fits: bool
     spent_epsilon: float
     """ε of all releases so far, at the budget's δ."""
@@ -153,7 +153,7 @@ class Account:
 class OverspendRefused(BudgetRefused):
     """A release that does not fit its budget; ``forecast`` holds the numbers."""
 
-    def __init__(self, lineage: str, forecast: Forecast) -> None:
+    def __init__(self, lineage: str, forecast: SpendForecast) -> None:
         budget, request = forecast.budget, forecast.request
         super().__init__(
             f"lineage {lineage} has spent epsilon {forecast.spent_epsilon:.6g} of its budget of "
@@ -167,7 +167,7 @@ class OverspendRefused(BudgetRefused):
         self.forecast = forecast
 
 
-def forecast(budget: Budget, spent: Fraction, request: Request) -> Forecast:
+def forecast_spend(budget: Budget, spent: Fraction, request: SpendRequest) -> SpendForecast:
     """What ``request`` would do to a budget of which Σμ² = ``spent`` is gone; changes nothing."""
     spent_epsilon = accounting.total_epsilon(spent, budget.delta)
     total = spent + request.spend
@@ -175,7 +175,7 @@ def forecast(budget: Budget, spent: Fraction, request: Request) -> Forecast:
         after = accounting.total_epsilon(total, budget.delta)
     except ParameterError:
         after = None
-    return Forecast(
+    return SpendForecast(
         budget=budget,
         request=request,
         fits=accounting.fits(total, budget.epsilon, budget.delta),
@@ -197,7 +197,7 @@ def replayed(lineage: str, rows: Iterable[Row]) -> Account | None:
                 account = Account(lineage, Budget(**body), row.recorded_at)
             case "reserved":
                 spend = Fraction(body.pop("spend"))
-                request = Request(**body)
+                request = SpendRequest(**body)
                 entries[subject] = Entry(
                     subject, request, spend, "reserved", None, row.recorded_at, None
                 )
@@ -210,7 +210,7 @@ def replayed(lineage: str, rows: Iterable[Row]) -> Account | None:
     return replace(account, entries=tuple(entries.values())) if account is not None else None
 
 
-def reserved_before(entry: Entry, request: Request) -> Entry:
+def reserved_before(entry: Entry, request: SpendRequest) -> Entry:
     """The entry that a repeated reservation finds, if it is the same and still alive."""
     if entry.request != request:
         raise BudgetRefused(
@@ -225,7 +225,27 @@ def reserved_before(entry: Entry, request: Request) -> Entry:
     return entry
 
 
-def check_adjacency(account: Account, request: Request) -> None:
+def admitted(account: Account, release_id: str, request: SpendRequest) -> Entry | None:
+    """The entry of the same reservation, made before; None where a new one fits the budget.
+
+    Raises
+    ------
+    OverspendRefused
+        The release does not fit what is left of the budget.
+    BudgetRefused
+        The release id was used otherwise, or another adjacency is in force.
+    """
+    entry = account.find(release_id)
+    if entry is not None:
+        return reserved_before(entry, request)
+    check_adjacency(account, request)
+    outcome = forecast_spend(account.budget, account.spent, request)
+    if not outcome.fits:
+        raise OverspendRefused(account.lineage, outcome)
+    return None
+
+
+def check_adjacency(account: Account, request: SpendRequest) -> None:
     """Spends add up to a guarantee only where all of them are for the same neighbours."""
     if account.adjacency not in (None, request.adjacency):
         raise BudgetRefused(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sql
 
-from pipeline.errors import BudgetRefused, ConfigurationError, RunFailed
+from pipeline.errors import BudgetRefused, RunFailed
 from pipeline.ledger import schema
 from pipeline.ledger.journal import Row
 
@@ -100,38 +100,6 @@ class Database(abc.ABC):
             yield
         except sql.exc.DBAPIError as error:
             raise self._explained(error) from error
-
-
-def database_for(url: str) -> Database:
-    """The database that a URL names; nothing is opened yet.
-
-    Raises
-    ------
-    ConfigurationError
-        The URL is of another kind, or names no database that outlives the process.
-    """
-    # Both kinds derive from this module's class.
-    from pipeline.ledger.postgresql import PostgresqlDatabase
-    from pipeline.ledger.sqlite import SqliteDatabase
-
-    try:
-        parsed = sql.make_url(url)
-    except (sql.exc.ArgumentError, ValueError):
-        # The URL is not shown: it may hold a password.
-        raise ConfigurationError(
-            "ledger url: found no database URL, expected sqlite:/// and a file, or "
-            "postgresql://USER@HOST/DATABASE"
-        ) from None
-    match parsed.get_backend_name():
-        case "sqlite":
-            return SqliteDatabase(parsed)
-        case "postgresql":
-            return PostgresqlDatabase(parsed)
-        case other:
-            raise ConfigurationError(
-                f"ledger url: found a {other} database, expected sqlite:/// and a file, or "
-                "postgresql://USER@HOST/DATABASE"
-            )
 
 
 def table_names(connection: sql.Connection) -> set[str]:

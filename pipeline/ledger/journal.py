@@ -66,21 +66,21 @@ class Head:
     hash: str
 
 
-def genesis(ledger_format: str, secret: bytes) -> str:
-    """hash_0: the ledger's identity, which does not reveal its 256-bit secret."""
+def genesis(ledger_format: str, secret: bytes) -> Head:
+    """The empty ledger; hash_0 is its identity and does not reveal its 256-bit secret."""
     fields = json.dumps(["scoreshield ledger", ledger_format, secret.hex()])
-    return hashlib.sha256(fields.encode()).hexdigest()
+    return Head(0, hashlib.sha256(fields.encode()).hexdigest())
 
 
-def head_of(start: str, rows: Sequence[Row]) -> Head:
-    """Where the chain that begins at hash_0 = ``start`` ends."""
-    return Head(len(rows), rows[-1].hash if rows else start)
+def head_of(start: Head, rows: Sequence[Row]) -> Head:
+    """Where the chain of a whole journal ends."""
+    return Head(len(rows), rows[-1].hash) if rows else start
 
 
-def chain_fault(start: str, rows: Iterable[Row]) -> str | None:
-    """The first row that breaks the chain from hash_0 = ``start``, in words; None if it holds."""
-    previous = start
-    for number, row in enumerate(rows, start=1):
+def chain_fault(after: Head, rows: Iterable[Row]) -> str | None:
+    """The first row that breaks the chain that goes on at a head, in words; None if it holds."""
+    previous = after.hash
+    for number, row in enumerate(rows, start=after.sequence + 1):
         if row.sequence != number:
             return f"row {number} is missing; the next one found is {row}"
         if row.hash != row.hash_after(previous):
@@ -89,12 +89,12 @@ def chain_fault(start: str, rows: Iterable[Row]) -> str | None:
     return None
 
 
-def head_fault(head: Head, start: str, rows: Sequence[Row]) -> str | None:
+def head_fault(head: Head, start: Head, rows: Sequence[Row]) -> str | None:
     """How a chain contradicts a head that was seen before, in words; None if it continues it."""
     if head.sequence > len(rows):
         newest = str(rows[-1]) if rows else "nothing"
         return f"row {head.sequence} was here before, and now the newest is {newest}"
-    found = rows[head.sequence - 1].hash if head.sequence else start
+    found = rows[head.sequence - 1].hash if head.sequence else start.hash
     if found != head.hash:
         place = str(rows[head.sequence - 1]) if head.sequence else "its identity"
         return f"{place} is not what was here before"

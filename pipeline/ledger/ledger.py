@@ -21,32 +21,25 @@ from pipeline.ledger.account import (
     Account,
     Budget,
     Entry,
-    Forecast,
-    OverspendRefused,
-    Request,
+    SpendRequest,
     State,
-    check_adjacency,
-    forecast,
+    admitted,
     replayed,
-    reserved_before,
 )
-from pipeline.ledger.database import (
-    INIT,
-    Database,
-    database_for,
-    read_rows,
-    read_secret,
-)
+from pipeline.ledger.database import INIT, Database, read_rows, read_secret
 from pipeline.ledger.head import HeadFile
 from pipeline.ledger.journal import Event, Head, Row, chain_fault, genesis, head_fault, head_of
+from pipeline.ledger.kinds import database_for
 from scoreshield.errors import ParameterError
 
 
 class Ledger:
     """A ledger database. Make one with :meth:`create`, use it with :meth:`open`.
 
-    Every method is one transaction, which first verifies the whole journal. Every method that
-    records an event may be repeated: the second call finds the event and changes nothing.
+    Every method is one transaction. Opening verifies the whole journal; a transaction compares the
+    rows that were verified with what is stored now, and verifies those that came since, from other
+    processes. Every method that records an event may be repeated: the second call finds the event
+    and changes nothing.
 
     Attributes
     ----------
@@ -62,7 +55,8 @@ class Ledger:
         if fault is not None:
             raise database.damaged(fault)
         self._start = genesis(schema.FORMAT, self._secret)
-        self._head = HeadFile(private, self._start)
+        self._head = HeadFile(private, self._start.hash)
+        self._verified_rows: list[Row] = []
 
     @classmethod
     def create(cls, url: str, private: Path) -> Ledger:
@@ -131,12 +125,6 @@ class Ledger:
             self._join(journal, lineage, fingerprint)
             return journal.account(lineage)
 
-    def register_version(self, lineage: str, fingerprint: bytes) -> None:
-        """Let a later version of a gallery share the account of its lineage."""
-        with self._writing() as journal:
-            journal.account(lineage)
-            self._join(journal, lineage, fingerprint)
-
     def lineage_of(self, fingerprint: bytes) -> str | None:
         """The lineage under which this gallery content is held, if any."""
         with self._reading() as journal:
@@ -157,19 +145,7 @@ class Ledger:
         with self._reading() as journal:
             return journal.account(lineage)
 
-    def forecast(self, lineage: str, request: Request) -> Forecast:
-        """What a new release would do to the lineage's budget; writes nothing.
-
-        Raises
-        ------
-        BudgetRefused
-            There is no such account, or its releases are under another adjacency.
-        """
-        account = self.account(lineage)
-        check_adjacency(account, request)
-        return forecast(account.budget, account.spent, request)
-
-    def reserve(self, lineage: str, release_id: str, request: Request) -> Entry:
+    def reserve(self, lineage: str, release_id: str, request: SpendRequest) -> Entry:
         """Spend a release's budget, in one transaction, before its key or noise exists.
 
         A release that was reserved before with the same request is returned and spends nothing.
@@ -182,23 +158,13 @@ class Ledger:
             No such account, the release id was used otherwise, or another adjacency is in force.
         """
         with self._writing() as journal:
-            account = journal.account(lineage)
-            entry = account.find(release_id)
+            entry = admitted(journal.account(lineage), release_id, request)
             if entry is not None:
-                return reserved_before(entry, request)
-            check_adjacency(account, request)
-            outcome = forecast(account.budget, account.spent, request)
-            if not outcome.fits:
-                raise OverspendRefused(lineage, outcome)
+                return entry
             spend = request.spend
             body = {**asdict(request), "spend": f"{spend.numerator}/{spend.denominator}"}
             journal.append(lineage, "reserved", release_id, body)
             return journal.entry(lineage, release_id)
-
-    def key_committed(self, lineage: str, release_id: str) -> str | None:
-        """The commitment of the release's key, or None before :meth:`commit_key`."""
-        with self._reading() as journal:
-            return journal.entry(lineage, release_id).key_commitment
 
     def commit_key(self, lineage: str, release_id: str, commitment: str) -> Entry:
         """Bind a reserved release to its key, once, before any noise is made.
@@ -291,26 +257,31 @@ class Ledger:
                 # From now on a folder without a head is one that has never seen this ledger.
                 self._head.advance(before)
             yield journal
+        # Only now: what a transaction appends may still be rolled back.
+        self._verified_rows = journal.rows
         if journal.head != before:
             self._head.advance(journal.head)
 
     def _verified(self, connection: sql.Connection, seen: Head | None) -> _Journal:
-        """The journal, if its chain holds and continues what this folder has seen."""
-        rows = read_rows(connection)
-        broken = chain_fault(self._start, rows)
+        """The journal, if its chain holds and continues what was seen here and in this folder."""
+        rows, known = read_rows(connection), self._verified_rows
+        own = head_of(self._start, known)
+        after = own if rows[: own.sequence] == known else self._start
+        broken = chain_fault(after, rows[after.sequence :])
         if broken is not None:
             raise self._database.damaged(broken)
-        journal = _Journal(connection, self._database, self._start, rows)
         if seen is None and rows:
             seen = self._head_that_appeared(len(rows))
-        set_back = None if seen is None else head_fault(seen, self._start, rows)
-        if set_back is not None:
-            raise BudgetRefused(
-                f"ledger {self.name} was set back or replaced: {set_back} (see {self._head.path}). "
-                "What was spent since is unknown, so nothing is released. Put the newest copy of "
-                "the ledger back; an older one forgets spends"
-            )
-        return journal
+        for head in (own, seen or self._start):
+            set_back = head_fault(head, self._start, rows)
+            if set_back is not None:
+                raise BudgetRefused(
+                    f"ledger {self.name} was set back or replaced: {set_back} (see "
+                    f"{self._head.path}). What was spent since is unknown, so nothing is released. "
+                    "Put the newest copy of the ledger back; an older one forgets spends"
+                )
+        self._verified_rows = list(rows)
+        return _Journal(connection, self._database, self._start, rows)
 
     def _head_that_appeared(self, rows: int) -> Head:
         """The head of a folder that had none before the transaction began.
@@ -327,14 +298,14 @@ class Ledger:
                 "back. If another machine uses this ledger, or the file is lost and the ledger is "
                 "the newest copy, run 'scoreshield ledger verify CONFIG --adopt'"
             )
-        return head if head.sequence <= rows else Head(0, self._start)
+        return head if head.sequence <= rows else self._start
 
 
 class _Journal:
     """The rows of one transaction, already verified."""
 
     def __init__(
-        self, connection: sql.Connection, database: Database, start: str, rows: list[Row]
+        self, connection: sql.Connection, database: Database, start: Head, rows: list[Row]
     ) -> None:
         self.rows = rows
         self._connection = connection

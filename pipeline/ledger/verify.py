@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from pipeline.check import Check
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import schema
-from pipeline.ledger.account import Budget, Request
-from pipeline.ledger.database import database_for, read_rows, read_secret
+from pipeline.ledger.account import Budget, SpendRequest
+from pipeline.ledger.database import read_rows, read_secret
 from pipeline.ledger.head import HeadFile
-from pipeline.ledger.journal import Row, chain_fault, genesis, head_fault, head_of
+from pipeline.ledger.journal import Head, Row, chain_fault, genesis, head_fault, head_of
+from pipeline.ledger.kinds import database_for
 from scoreshield.errors import ParameterError
 from scoreshield.privacy import accounting
 
 
-@dataclass(frozen=True)
-class LedgerCheck:
-    """One thing that was checked."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
-def verify_ledger(url: str, private: Path) -> tuple[LedgerCheck, ...]:
+def verify_ledger(url: str, private: Path) -> tuple[Check, ...]:
     """Check everything that can be checked, without changing anything.
 
     Parameters
@@ -53,19 +45,19 @@ def verify_ledger(url: str, private: Path) -> tuple[LedgerCheck, ...]:
     newest = f"{len(rows)} rows, the newest {rows[-1]}" if rows else "no rows yet"
     intact = f"{newest}, hash {head_of(start, rows).hash}"
     return (
-        LedgerCheck("storage", storage is None, storage or database.name),
-        LedgerCheck(
+        Check("storage", storage is None, storage or database.name),
+        Check(
             "append-only",
             not missing,
             f"triggers are gone: {', '.join(missing)}" if missing else "all triggers are in place",
         ),
-        LedgerCheck("chain", broken is None, broken or intact),
-        _head_check(HeadFile(private, start), start, rows),
+        Check("chain", broken is None, broken or intact),
+        _head_check(HeadFile(private, start.hash), start, rows),
         _sums_check(rows),
     )
 
 
-def adopt_ledger(url: str, private: Path) -> tuple[LedgerCheck, ...]:
+def adopt_ledger(url: str, private: Path) -> tuple[Check, ...]:
     """Trust a ledger that this private folder has never seen, if nothing else is wrong with it.
 
     Nothing but the curator's word then says that the ledger is the newest. A head that is there
@@ -78,31 +70,31 @@ def adopt_ledger(url: str, private: Path) -> tuple[LedgerCheck, ...]:
     with database.reading() as connection:
         start = genesis(schema.FORMAT, read_secret(database, connection))
         rows = read_rows(connection)
-    head = HeadFile(private, start)
+    head = HeadFile(private, start.hash)
     if head.read() is None:
         head.advance(head_of(start, rows))
     return verify_ledger(url, private)
 
 
-def _head_check(file: HeadFile, start: str, rows: Sequence[Row]) -> LedgerCheck:
+def _head_check(file: HeadFile, start: Head, rows: Sequence[Row]) -> Check:
     seen = file.read()
     if seen is None:
         detail = f"{file.path} is not there"
         if rows:
             detail += ": this folder has never seen the ledger; --adopt trusts it as it is"
-        return LedgerCheck("head", not rows, detail)
+        return Check("head", not rows, detail)
     fault = head_fault(seen, start, rows)
-    return LedgerCheck(
+    return Check(
         "head", fault is None, fault or f"continues row {seen.sequence}, the last one seen here"
     )
 
 
-def _sums_check(rows: Sequence[Row]) -> LedgerCheck:
+def _sums_check(rows: Sequence[Row]) -> Check:
     fault = next(_sum_faults(rows), None)
     if fault is not None:
-        return LedgerCheck("sums", False, fault)
+        return Check("sums", False, fault)
     accounts = sum(row.kind == "opened" for row in rows)
-    return LedgerCheck("sums", True, f"{accounts} accounts, each within its budget at every row")
+    return Check("sums", True, f"{accounts} accounts, each within its budget at every row")
 
 
 def _sum_faults(rows: Sequence[Row]) -> Iterator[str]:
@@ -154,7 +146,7 @@ class _Book:
     def _reserve(self, row: Row) -> None:
         body = json.loads(row.body)
         spend = Fraction(body.pop("spend"))
-        if spend < Request(**body).spend:
+        if spend < SpendRequest(**body).spend:
             raise ValueError("it spends less than its sensitivity and sigma say")
         self._spent += spend
         if not accounting.fits(self._spent, self._budget.epsilon, self._budget.delta):

@@ -10,9 +10,9 @@ from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused, IntegrityFailure
 from pipeline.gallery.open import content_digest
 from pipeline.gallery.store import Gallery, adopt_lineage
-from pipeline.ledger import Account, Budget, Ledger, OverspendRefused, Request, forecast
-from pipeline.ledger.account import check_adjacency, reserved_before
-from pipeline.ledger.database import database_for
+from pipeline.ledger import Account, Budget, Ledger, SpendRequest
+from pipeline.ledger.account import admitted
+from pipeline.ledger.kinds import database_for
 from pipeline.storage.durable import make_private
 from pipeline.storage.place import Place, one_below
 from pipeline.storage.tree import read_plain_file
@@ -22,10 +22,10 @@ _UNREADABLE = (OSError, ValueError, RecursionError, IntegrityFailure)
 """What reading a record may fail with: it is missing, no JSON, nested without end, or no file."""
 
 
-def request_for(mechanism: Mechanism) -> Request:
+def request_for(mechanism: Mechanism) -> SpendRequest:
     """What a release with this mechanism asks of the ledger."""
     guarantee = mechanism.guarantee
-    return Request(
+    return SpendRequest(
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,
         sensitivity=guarantee.sensitivity.value,
@@ -113,7 +113,7 @@ class ConfiguredLedger:
             )
         return adopt_lineage(gallery, holder)
 
-    def check_affordable(self, gallery: Gallery, release_id: str, request: Request) -> None:
+    def check_affordable(self, gallery: Gallery, release_id: str, request: SpendRequest) -> None:
         """Refuse a release that the ledger would refuse now, before a cluster is started for it.
 
         Nothing is written: the reservation, once the cluster is there, is what decides.
@@ -127,14 +127,7 @@ class ConfiguredLedger:
         if account is None:
             self.check_may_create(gallery)
             account = Account(gallery.lineage, self.budget, "")
-        entry = account.find(release_id)
-        if entry is not None:
-            reserved_before(entry, request)
-            return
-        check_adjacency(account, request)
-        outcome = forecast(account.budget, account.spent, request)
-        if not outcome.fits:
-            raise OverspendRefused(gallery.lineage, outcome)
+        admitted(account, release_id, request)
 
     def check_may_create(self, gallery: Gallery | None) -> None:
         """Refuse to open an account where that is not allowed or would forget a spend.

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.config.model import Config
 from pipeline.config.period import Period, period_at, period_named
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import Account, Budget, Request
+from pipeline.ledger import Account, Budget, SpendRequest
 from scoreshield.privacy import accounting
 
 _MOST_PERIODS = 2**20
@@ -115,7 +115,9 @@ class Outlook:
         return "\n".join(lines)
 
 
-def outlook(config: Config, account: Account | None, budget: Budget, request: Request) -> Outlook:
+def outlook(
+    config: Config, account: Account | None, budget: Budget, request: SpendRequest
+) -> Outlook:
     """How many of a schedule's coming periods a budget lasts, each asking for ``request``.
 
     The first one counted is the first period, from the present one on, that has no release yet.

@@ -2,82 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
 
-from pipeline.ledger import Budget, Ledger, Request
-from pipeline.ledger.database import Database, database_for
-from scoreshield.privacy.calibration import noise_multiplier
-
-BUDGET = Budget(20.0, 1e-5)
-LINEAGE = "0123456789abcdef0123456789abcdef"
-DIGEST = hashlib.sha256(b"gallery").digest()
-
-
-def request(
-    epsilon: float, delta: float = 1e-5, sensitivity: float = 10.0, adjacency: str = "record"
-) -> Request:
-    """A request calibrated the way the mechanism does it."""
-    sigma = noise_multiplier(epsilon, delta) * sensitivity * (1 + 2.0**-50)
-    return Request(epsilon, delta, sensitivity, sigma, adjacency)
-
-
-@dataclass(frozen=True)
-class Books:
-    """A ledger and the private folder that keeps its head, with what an attacker can do to it."""
-
-    url: str
-    private: Path
-
-    @property
-    def database(self) -> Database:
-        """The database below the ledger."""
-        return database_for(self.url)
-
-    @property
-    def head_file(self) -> Path:
-        """The one head of this private folder."""
-        (file,) = self.private.glob("ledger-head-*.json")
-        return file
-
-    def open(self) -> Ledger:
-        """The ledger as a release opens it."""
-        return Ledger.open(self.url, self.private)
-
-    def rows(self) -> list[tuple[object, ...]]:
-        """The journal as it is stored."""
-        with self.database.reading() as connection:
-            found = connection.exec_driver_sql("SELECT * FROM journal ORDER BY sequence")
-            return [tuple(row) for row in found]
-
-    def rewrite(self, *statements: str) -> None:
-        """Change rows as only someone who first removes the triggers can."""
-        with self.database.writing() as connection:
-            if self.url.startswith("sqlite"):
-                named = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-                for trigger in connection.exec_driver_sql(named).scalars().all():
-                    connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
-            else:
-                for table in ("ledger", "journal"):
-                    connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-
-
-def open_books(url: str, private: Path) -> Books:
-    """A new ledger with one account."""
-    Ledger.create(url, private).open_account(LINEAGE, BUDGET, DIGEST)
-    return Books(url, private)
+from tests.harness.books import Books, open_books
 
 
 @pytest.fixture
@@ -163,16 +99,3 @@ def _unprivileged() -> pwd.struct_passwd:
         except KeyError:
             continue
     pytest.skip("there is no unprivileged user to run PostgreSQL")
-
-
-@pytest.fixture(scope="session")
-def toolbox() -> type:
-    """The builders of this module, for tests that make their own."""
-
-    class Toolbox:
-        request = staticmethod(request)
-        open_books = staticmethod(open_books)
-        books = Books
-        budget, lineage, digest = BUDGET, LINEAGE, DIGEST
-
-    return Toolbox

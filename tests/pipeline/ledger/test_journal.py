@@ -80,7 +80,7 @@ def test_another_ledger_begins_another_chain() -> None:
 
 def test_fields_do_not_run_into_each_other() -> None:
     hashes = {
-        Event(1, *fields, "", "", "").hash_after(START)
+        Event(1, *fields, "", "", "").hash_after(START.hash)
         for fields in (("a", "bc"), ("ab", "c"), ("abc", ""), ('a","bc', ""))
     }
     assert len(hashes) == 4
@@ -97,7 +97,7 @@ def test_the_hash_is_what_the_document_says() -> None:
 @pytest.mark.parametrize(
     ("head", "fault"),
     [
-        (Head(0, START), None),
+        (START, None),
         (Head(5, ROWS[4].hash), None),
         (Head(3, ROWS[2].hash), None),
         (Head(6, ROWS[4].hash), "row 6 was here before, and now the newest is row 5 "),

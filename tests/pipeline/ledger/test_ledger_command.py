@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from pipeline.config.yaml import load_config
 from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.ingest import ingest
 from pipeline.run.budget import ConfiguredLedger
+from tests.harness.books import Books, request
 
 Command = Callable[..., Result]
 
@@ -42,11 +42,11 @@ def command(config: Path) -> Command:
     return run
 
 
-def test_init_show_verify(config: Path, command: Command, toolbox: Any) -> None:
+def test_init_show_verify(config: Path, command: Command) -> None:
     made = json.loads(command("init", "--json").stdout)
     ledger = ConfiguredLedger(load_config(config)).ledger
     for release_id in ("first", "second"):
-        ledger.reserve(made["lineage"], release_id, toolbox.request(2.0))
+        ledger.reserve(made["lineage"], release_id, request(2.0))
     shown = json.loads(command("show", "--json").stdout)
     first, second = (entry["cumulative_epsilon"] for entry in shown["releases"])
     assert first == pytest.approx(2.0, rel=1e-6)
@@ -61,10 +61,10 @@ def test_init_show_verify(config: Path, command: Command, toolbox: Any) -> None:
 
 
 def test_verify_exits_5_and_names_the_row(
-    config: Path, command: Command, toolbox: Any, url: str, tmp_path: Path
+    config: Path, command: Command, url: str, tmp_path: Path
 ) -> None:
     command("init")
-    books = toolbox.books(url, tmp_path / "private")
+    books = Books(url, tmp_path / "private")
     books.rewrite("UPDATE journal SET recorded_at = 'x' WHERE sequence = 1")
     result = command("verify")
     assert result.exit_code == 5
@@ -77,9 +77,9 @@ def test_verify_exits_5_and_names_the_row(
     ]
 
 
-def test_adopt(command: Command, toolbox: Any, url: str, tmp_path: Path) -> None:
+def test_adopt(command: Command, url: str, tmp_path: Path) -> None:
     command("init")
-    toolbox.books(url, tmp_path / "private").head_file.unlink()
+    Books(url, tmp_path / "private").head_file.unlink()
     assert command("verify").exit_code == 5
     assert command("verify", "--adopt").exit_code == 0
     assert command("verify").exit_code == 0

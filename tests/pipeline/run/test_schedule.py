@@ -15,12 +15,12 @@ from pipeline.config.model import Config
 from pipeline.config.period import period_at
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import Account, Budget, Request
+from pipeline.ledger import Account, Budget, SpendRequest
 from pipeline.ledger.account import Entry
 from pipeline.run.schedule import fitting_releases, outlook, scheduled
 from scoreshield.privacy import accounting
 
-REQUEST = Request(1.0, 1e-6, 2.0, 10.0, "record")
+REQUEST = SpendRequest(1.0, 1e-6, 2.0, 10.0, "record")
 
 
 def configured(folder: Path, **changes: Any) -> Config:
