@@ -20,7 +20,7 @@ from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.plan.geometry import Triangle
 from pipeline.project.dense import STORE as PROJECTION_STORE
 from pipeline.project.dense import describe_array
-from pipeline.storage import arrays, ids
+from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
 from pipeline.storage.object_path import ObjectPath
@@ -130,18 +130,6 @@ def publish_block(job: PublishJob, index: int) -> int:
     if i != j:
         gram[columns, rows] = np.ascontiguousarray(block.T)
     return index
-
-
-def prepare_ids(directory: Place, n: int, width: int, rows: int) -> None:
-    """Make the empty array of the records' public ids, ``rows`` of them a chunk."""
-    shape = (n, width)
-    arrays.create_array(store_of(directory), ids.ARRAY_NAME, shape, (min(rows, n), width), "uint8")
-
-
-def publish_ids(directory: Place, start: int, stored: NDArray[np.uint8]) -> None:
-    """Write stored ids (k, w) from row ``start`` on, whole chunks of them."""
-    array = arrays.open_for_writing(store_of(directory), ids.ARRAY_NAME)
-    array[start : start + stored.shape[0], :] = stored
 
 
 def describe_arrays(

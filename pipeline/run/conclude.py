@@ -36,7 +36,7 @@ def conclude(run: Run, newly: bool, timings: Timings) -> Outcome:
     if newly or not run.folder.finished_record.exists():
         write_record(run, manifest, timings if newly else None)
     release_claim(run.folder, run.release)
-    run.folder.discard_projection()
+    run.folder.discard_published()
     return Outcome(run.release, newly, manifest)
 
 

@@ -66,6 +66,11 @@ class RunFolder:
         return self.blocks / RECEIPTS
 
     @property
+    def ids(self) -> Path:
+        """Public ids of the records, until they are published."""
+        return self.path / "ids.npy"
+
+    @property
     def projection(self) -> Path:
         """The finished projection, until it is published."""
         return self.path / "projection"
@@ -183,10 +188,12 @@ class RunFolder:
         """Remove the noisy blocks and what was made of them."""
         for folder in (self.receipts, self.store, self.projection, self.solver):
             delete(folder)
+        self.ids.unlink(missing_ok=True)
 
-    def discard_projection(self) -> None:
-        """Remove the projection, once it is published."""
+    def discard_published(self) -> None:
+        """Remove what the release holds as well, once it is published."""
         shutil.rmtree(self.projection, ignore_errors=True)
+        self.ids.unlink(missing_ok=True)
 
     def _sweep_scratch(self) -> None:
         """Leave the workers' folder empty, and its owner's alone."""

@@ -7,14 +7,12 @@ from typing import Any
 from distributed import Client
 
 from pipeline.cluster.window import run_tasks
-from pipeline.gallery.store import panels, stored_ids
+from pipeline.perturb.ids import keep_ids
 from pipeline.progress import Reporter
-from pipeline.publish.gram import prepare_ids, publish_ids
+from pipeline.publish.ids import publish_ids
 from pipeline.run.run import Run
 from pipeline.storage import blocks
 from scoreshield.manifest.schema import NoisyRecord, PostProcessing
-
-_ID_ROWS = 2**16
 
 
 def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -> NoisyRecord:
@@ -30,6 +28,7 @@ def perturb(run: Run, client: Client, reporter: Reporter, key_commitment: str) -
         A task failed; finished blocks are kept.
     """
     geometry = run.plan.geometry
+    keep_ids(run.gallery, run.folder.ids)
     blocks.create_store(run.folder.store, geometry, run.plan.encoding)
     receipts: dict[int, blocks.Receipt] = {}
     reporter.begin("perturb", geometry.count, "blocks")
@@ -75,19 +74,10 @@ def publish(run: Run, client: Client, reporter: Reporter) -> None:
     done = 0
     for done, _ in enumerate(run.regime.publish(run, client), start=1):
         reporter.advance(done)
-    _publish_ids(run, reporter)
+    named = publish_ids(run.release, run.folder.ids)
+    if named:
+        reporter.note("ids of the records are public", release=run.release_id, ids=named)
     reporter.end(blocks=done, bytes=_disk_bytes(run, "publish"))
-
-
-def _publish_ids(run: Run, reporter: Reporter) -> None:
-    """Copy the ids that were declared public; they are small, so no worker is asked."""
-    width = run.gallery.id_width
-    if width is None:
-        return
-    prepare_ids(run.release, run.gallery.n, width, _ID_ROWS)
-    for start, stop in panels(run.gallery.n, _ID_ROWS):
-        publish_ids(run.release, start, stored_ids(run.gallery, start, stop))
-    reporter.note("ids of the records are public", release=run.release_id, ids=run.gallery.n)
 
 
 def _disk_bytes(run: Run, stage: str) -> int:

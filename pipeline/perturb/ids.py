@@ -1,0 +1,36 @@
+"""Public ids of the records, copied into the run's folder: publication never opens the gallery."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.gallery.store import Gallery, panels, stored_ids
+from pipeline.storage.durable import sync_folder
+
+_ROWS = 2**16
+
+
+def keep_ids(gallery: Gallery, file: Path) -> None:
+    """Write the stored ids (n, w) of a gallery that has some; a copy that is there is kept.
+
+    Raises
+    ------
+    IntegrityFailure
+        They are not what ingest wrote.
+    """
+    if gallery.id_width is None or file.exists():
+        return
+    partial = file.with_name(f".{file.name}")
+    partial.touch(mode=0o600)
+    shape = (gallery.n, gallery.id_width)
+    kept = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint8, shape=shape)
+    for start, stop in panels(gallery.n, _ROWS):
+        kept[start:stop] = stored_ids(gallery, start, stop)
+    kept.flush()
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+    partial.replace(file)
+    sync_folder(file.parent)
