@@ -58,7 +58,6 @@ NOT_YET = {
         "scoreshield.projection.blockwise.shrink",
         "scoreshield.projection.dense.aap",
         "pipeline.cli.main",
-        "pipeline.ingest.write",
         "pipeline.reader.verify",
     ),
 }

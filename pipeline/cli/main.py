@@ -119,8 +119,7 @@ def ingest(
     with standard_reporter() as reporter:
         if options is None:
             reporter.begin("ingest", open_source(source, key).shape[0], "records")
-            progress = lambda done, _total: reporter.advance(done)  # noqa: E731
-            made = run_ingest(source, gallery, key=key, progress=progress, **common)
+            made = run_ingest(source, gallery, key=key, progress=reporter.advance, **common)
         else:
             reporter.begin("ingest", None, "ratings")
             made = ingest_ratings(source, gallery, options, progress=reporter.advance, **common)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.ingest.hdf5 import Hdf5Array, chosen_array, chosen_ids, opened
+from pipeline.ingest.hdf5 import chosen_array, chosen_ids, opened
 from pipeline.ingest.public_ids import Parts
-from pipeline.ingest.source import ArrayEntry, Choice, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Choice, Source, choose_key, reading
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".h5ad",)
@@ -21,7 +21,7 @@ GROUPS = {"obs", "obsm"}
 """What the root of every AnnData store holds."""
 
 
-def open_h5ad(path: Path, key: str | None) -> Hdf5Array:
+def open_h5ad(path: Path, key: str | None) -> Source:
     """The chosen embedding of an .h5ad file: a name in ``obsm``, or the path of any dataset."""
     with reading(str(path)), opened(path, "anndata") as file:
         return chosen_array(path, file, key, choose_embedding)

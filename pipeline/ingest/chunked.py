@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import column_major_panels, native, write_all
+from pipeline.ingest.source import Source
 from scoreshield.errors import InputRejected
 
 LARGEST_CHUNK_BYTES = 2**31 - 1
@@ -40,13 +41,7 @@ def check_chunks(name: str, chunks: tuple[int, ...], dtype: np.dtype[Any]) -> No
 
 
 def chunked_panels(
-    array: Any,
-    name: str,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    chunks: tuple[int, int] | None,
-    rows: int,
-    scratch: Path,
+    array: Any, matrix: Source, chunks: tuple[int, int] | None, rows: int, scratch: Path
 ) -> Iterator[NDArray[Any]]:
     """Panels of anything that slices as ``array[start:stop, first:last]``.
 
@@ -54,29 +49,25 @@ def chunked_panels(
     of tall chunks.
     """
     if chunks is not None and chunks[0] > rows:
-        yield from _reordered(array, name, shape, dtype, chunks, rows, scratch)
+        yield from _reordered(array, matrix, chunks, rows, scratch)
         return
-    for start, stop in panels(shape[0], rows):
-        yield native(np.asarray(array[start:stop, 0 : shape[1]]))
+    n, d = matrix.shape
+    for start, stop in panels(n, rows):
+        yield native(np.asarray(array[start:stop, 0:d]))
 
 
 def _reordered(
-    array: Any,
-    name: str,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    chunks: tuple[int, int],
-    rows: int,
-    scratch: Path,
+    array: Any, matrix: Source, chunks: tuple[int, int], rows: int, scratch: Path
 ) -> Iterator[NDArray[Any]]:
+    n, d = matrix.shape
     # A file without a name: nothing of it is left behind, whatever ends this process.
     with TemporaryFile(dir=scratch, buffering=0) as file:
         tall, wide = chunks
-        for start, stop in panels(shape[0], tall):
-            for first, last in panels(shape[1], wide):
-                block = np.asarray(array[start:stop, first:last], dtype=dtype)
-                _write_columns(file, block, start, first, shape[0])
-        yield from column_major_panels(file, name, 0, shape, dtype, rows)
+        for start, stop in panels(n, tall):
+            for first, last in panels(d, wide):
+                block = np.asarray(array[start:stop, first:last], dtype=matrix.dtype)
+                _write_columns(file, block, start, first, n)
+        yield from column_major_panels(file, matrix, 0, rows)
 
 
 def _write_columns(file: BinaryIO, block: NDArray[Any], start: int, first: int, n: int) -> None:

@@ -18,13 +18,7 @@ from pipeline.ingest.safetensors import open_safetensors
 from pipeline.ingest.source import Source, check_records, reading
 from pipeline.ingest.vecs import open_vecs
 from pipeline.ingest.words import open_words, word_ids
-from pipeline.ingest.zarr_array import (
-    is_zarr,
-    open_zarr,
-    open_zipped_zarr,
-    zarr_ids,
-    zipped_zarr_ids,
-)
+from pipeline.ingest.zarr_array import is_zarr, open_zarr, zarr_ids
 from scoreshield.errors import InputRejected
 
 
@@ -56,13 +50,7 @@ FORMATS = (
     Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
     Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz, npz_ids),
     Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr, zarr_ids),
-    Format(
-        "zarr-zip",
-        "a zipped Zarr (.zarr.zip)",
-        _file_with(".zip"),
-        open_zipped_zarr,
-        zipped_zarr_ids,
-    ),
+    Format("zarr-zip", "a zipped Zarr (.zarr.zip)", _file_with(".zip"), open_zarr, zarr_ids),
     Format(
         "parquet",
         "a Parquet file (.parquet)",

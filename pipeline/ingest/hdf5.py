@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.ingest.chunked import check_chunks, chunked_panels
 from pipeline.ingest.libraries import library
 from pipeline.ingest.public_ids import Parts, check_ids_array, sliced
-from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Choice, Source, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -38,29 +39,6 @@ class Hdf5Place:
 
 
 @dataclass(frozen=True)
-class Hdf5Array:
-    """A matrix in an HDF5 file."""
-
-    path: Path
-    name: str
-    place: Hdf5Place
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        with reading(self.name), opened(self.path) as file:
-            dataset = file[self.place.dataset]
-            chunks = None if dataset.chunks is None else (dataset.chunks[0], self.shape[1])
-            if self.place.field is None:
-                values, chunks = dataset, dataset.chunks
-            else:
-                values = _Field(dataset.fields(self.place.field))
-            yield from chunked_panels(
-                values, self.name, self.shape, self.dtype, chunks, rows, scratch
-            )
-
-
-@dataclass(frozen=True)
 class _Field:
     """A field of a compound dataset, sliced like a matrix; HDF5 reads such fields whole rows."""
 
@@ -71,26 +49,66 @@ class _Field:
         return np.asarray(self.records[rows])[:, columns]
 
 
-def open_hdf5(path: Path, key: str | None) -> Hdf5Array:
+def open_hdf5(path: Path, key: str | None) -> Source:
     """The chosen array of an HDF5 file, after checking what its header says of it."""
     with reading(str(path)), opened(path) as file:
         return chosen_array(path, file, key)
 
 
-def chosen_array(path: Path, file: Any, key: str | None, choose: Choice = choose_key) -> Hdf5Array:
+def hdf5_ids(path: Path, name: str) -> Parts:
+    """The ids in a 1-D dataset of text or integers, or in such a field of a compound one."""
+    with reading(str(path)), opened(path) as file:
+        yield from chosen_ids(path, file, name)
+
+
+def chosen_array(path: Path, file: Any, key: str | None, choose: Choice = choose_key) -> Source:
     """The array of an open file that a key names, or the only one."""
+    name, place, shape, dtype = _found(path, file, key, choose)
+    matrix = check_matrix(name, shape, dtype)
+    _check_chunks(name, file[place.dataset])
+    return Source(name, matrix, dtype, partial(_panels, path, place))
+
+
+def chosen_ids(path: Path, file: Any, name: str, choose: Choice = choose_key) -> Parts:
+    """The ids of an open file under a name."""
+    named, place, shape, dtype = _found(path, file, name, choose)
+    check_ids_array(named, shape, dtype)
+    dataset = file[place.dataset]
+    _check_chunks(named, dataset)
+    values = dataset if place.field is None else dataset.fields(place.field)
+    with reading(named):
+        yield from sliced(values, shape[0], dataset.chunks[0] if dataset.chunks else 1)
+
+
+def _panels(
+    path: Path, place: Hdf5Place, matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    with reading(matrix.name), opened(path) as file:
+        dataset = file[place.dataset]
+        chunks = None if dataset.chunks is None else (dataset.chunks[0], matrix.shape[1])
+        if place.field is None:
+            values, chunks = dataset, dataset.chunks
+        else:
+            values = _Field(dataset.fields(place.field))
+        yield from chunked_panels(values, matrix, chunks, rows, scratch)
+
+
+def _found(
+    path: Path, file: Any, key: str | None, choose: Choice
+) -> tuple[str, Hdf5Place, tuple[int, ...], np.dtype[Any]]:
+    """Name, place, shape and type of the array that a key names, or of the only one."""
     places, entries = list_arrays(file)
     if key is not None and key not in places:
         _refuse_link(path, file, key)
     place = places[choose(path, entries, key)]
-    name = f"{path}[{place.key}]"
-    dataset = file[place.dataset]
+    name, dataset = f"{path}[{place.key}]", file[place.dataset]
     _refuse_absent_values(name, dataset)
-    shape, dtype = _layout(dataset, place.field)
-    matrix = check_matrix(name, shape, dtype)
+    return name, place, *_layout(dataset, place.field)
+
+
+def _check_chunks(name: str, dataset: Any) -> None:
     if dataset.chunks is not None:
         check_chunks(name, dataset.chunks, dataset.dtype)
-    return Hdf5Array(path, name, place, matrix, dtype)
 
 
 def list_arrays(file: Any) -> tuple[dict[str, Hdf5Place], list[ArrayEntry]]:
@@ -154,25 +172,3 @@ def _refuse_absent_values(name: str, dataset: Any) -> None:
             f"{name}: found a dataset of shape {dataset.shape} whose values were never written, "
             "expected its values. Write it again."
         )
-
-
-def hdf5_ids(path: Path, name: str) -> Parts:
-    """The ids in a 1-D dataset of text or integers, or in such a field of a compound one."""
-    with reading(str(path)), opened(path) as file:
-        yield from chosen_ids(path, file, name)
-
-
-def chosen_ids(path: Path, file: Any, name: str, choose: Choice = choose_key) -> Parts:
-    """The ids of an open file under a name."""
-    places, entries = list_arrays(file)
-    place = places[choose(path, entries, name)]
-    dataset = file[place.dataset]
-    named = f"{path}[{place.key}]"
-    _refuse_absent_values(named, dataset)
-    shape, dtype = _layout(dataset, place.field)
-    check_ids_array(named, shape, dtype)
-    if dataset.chunks is not None:
-        check_chunks(named, dataset.chunks, dataset.dtype)
-    values = dataset if place.field is None else dataset.fields(place.field)
-    with reading(named):
-        yield from sliced(values, shape[0], dataset.chunks[0] if dataset.chunks else 1)

@@ -9,39 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.gallery.store import panels
+from pipeline.ingest.source import Source
 from scoreshield.errors import InputRejected
 
 
-def row_major_panels(
-    stream: BinaryIO, name: str, shape: tuple[int, int], dtype: np.dtype[Any], rows: int
-) -> Iterator[NDArray[Any]]:
+def row_major_panels(stream: BinaryIO, matrix: Source, rows: int) -> Iterator[NDArray[Any]]:
     """Panels of a C-order matrix whose first byte is the stream's next one."""
-    n, d = shape
+    n, d = matrix.shape
     for start, stop in panels(n, rows):
-        panel = np.empty((stop - start, d), dtype)
-        fill(stream, name, panel)
+        panel = np.empty((stop - start, d), matrix.dtype)
+        fill(stream, matrix.name, panel)
         yield native(panel)
 
 
 def column_major_panels(
-    file: BinaryIO,
-    name: str,
-    offset: int,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    rows: int,
+    file: BinaryIO, matrix: Source, offset: int, rows: int
 ) -> Iterator[NDArray[Any]]:
     """Panels of a Fortran-order matrix that starts ``offset`` bytes into an unbuffered file.
 
     Each panel is read as d runs, one a column. A memory map would do the same through page
     faults, but keeps every page it touched resident and dies on a file that shrinks meanwhile.
     """
-    n, d = shape
+    n, d = matrix.shape
     for start, stop in panels(n, rows):
-        columns = np.empty((d, stop - start), dtype)
+        columns = np.empty((d, stop - start), matrix.dtype)
         for feature in range(d):
-            file.seek(offset + (feature * n + start) * dtype.itemsize)
-            fill(file, name, columns[feature])
+            file.seek(offset + (feature * n + start) * matrix.dtype.itemsize)
+            fill(file, matrix.name, columns[feature])
         yield native(columns.T)
 
 
@@ -71,26 +65,18 @@ def native(panel: NDArray[Any]) -> NDArray[Any]:
     return panel.astype(panel.dtype.newbyteorder("="), copy=False)
 
 
-def regrouped(
-    pieces: Iterator[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], rows: int
-) -> Iterator[NDArray[Any]]:
+def regrouped(pieces: Iterator[NDArray[Any]], matrix: Source, rows: int) -> Iterator[NDArray[Any]]:
     """Panels of ``rows`` rows out of pieces of any number of rows, as a reader finds them."""
-    n, d = shape
-    panel, filled = np.empty((0, d), dtype), 0
-    for start, piece in _with_starts(pieces):
+    left, d = matrix.shape
+    panel, filled = np.empty((0, d), matrix.dtype), 0
+    for piece in pieces:
         taken = 0
         while taken < piece.shape[0]:
             if filled == panel.shape[0]:
-                panel, filled = np.empty((min(rows, n - start - taken), d), dtype), 0
+                panel, filled = np.empty((min(rows, left), d), matrix.dtype), 0
+                left -= panel.shape[0]
             count = min(panel.shape[0] - filled, piece.shape[0] - taken)
             panel[filled : filled + count] = piece[taken : taken + count]
             filled, taken = filled + count, taken + count
             if filled == panel.shape[0]:
                 yield panel
-
-
-def _with_starts(pieces: Iterator[NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:
-    start = 0
-    for piece in pieces:
-        yield start, piece
-        start += piece.shape[0]

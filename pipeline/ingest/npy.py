@@ -9,6 +9,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from pipeline.ingest.layouts import column_major_panels, row_major_panels
-from pipeline.ingest.source import check_matrix, reading
+from pipeline.ingest.source import Read, Source, check_matrix, reading, refuse_key
 from scoreshield.errors import InputRejected
 
 LARGEST_HEADER = 10_000
@@ -42,43 +43,30 @@ class Header:
         return self.header_bytes + values * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class NpyFile:
-    """A matrix in a .npy file."""
-
-    path: Path
-    name: str
-    shape: tuple[int, int]
-    header: Header
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.header.dtype
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        offset = self.header.header_bytes
-        with reading(self.name), self.path.open("rb", buffering=0) as file:
-            if self.header.fortran_order:
-                yield from column_major_panels(
-                    file, self.name, offset, self.shape, self.dtype, rows
-                )
-            else:
-                file.seek(offset)
-                yield from row_major_panels(file, self.name, self.shape, self.dtype, rows)
-
-
-def open_npy(path: Path, key: str | None) -> NpyFile:
+def open_npy(path: Path, key: str | None) -> Source:
     """The matrix in a .npy file, after checking its header against the size of the file."""
-    if key is not None:
-        raise InputRejected(
-            f"{path}: holds no array '{key}'; a .npy file holds one array without a name. "
-            "Leave the key out."
-        )
+    refuse_key(path, key, "a .npy file")
     with reading(str(path)), path.open("rb") as file:
         header = read_header(file, str(path))
-    shape = check_matrix(str(path), header.shape, header.dtype)
-    check_size(str(path), header, path.stat().st_size)
-    return NpyFile(path, str(path), shape, header)
+    return described(str(path), header, path.stat().st_size, partial(_panels, path, header))
+
+
+def described(name: str, header: Header, found_bytes: int, read: Read) -> Source:
+    """The matrix that a header describes, after checking it against its bytes."""
+    shape = check_matrix(name, header.shape, header.dtype)
+    check_size(name, header, found_bytes)
+    return Source(name, shape, header.dtype, read)
+
+
+def _panels(
+    path: Path, header: Header, matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    with reading(matrix.name), path.open("rb", buffering=0) as file:
+        if header.fortran_order:
+            yield from column_major_panels(file, matrix, header.header_bytes, rows)
+        else:
+            file.seek(header.header_bytes)
+            yield from row_major_panels(file, matrix, rows)
 
 
 def read_header(stream: BinaryIO, name: str) -> Header:

@@ -7,7 +7,7 @@ The file is read in batches of rows, so neither a row group nor the column is ev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline.ingest.layouts import regrouped
 from pipeline.ingest.libraries import library
 from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array
 from pipeline.ingest.rows import FaultyRows
-from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Source, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".parquet", ".pq")
@@ -27,60 +27,66 @@ _BATCH_BYTES = 2**19
 _FIRST_ROWS = 1024
 
 
-@dataclass(frozen=True)
-class ParquetColumn:
-    """A matrix in one column of a Parquet file."""
-
-    path: Path
-    key: str
-    name: str
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        # pyarrow takes several times a batch while it decodes one, so batches are kept small.
-        batch = max(1, min(rows, _BATCH_BYTES // (8 * self.shape[1])))
-        yield from regrouped(self._batches(batch), self.shape, self.dtype, rows)
-
-    def _batches(self, rows: int) -> Iterator[NDArray[Any]]:
-        n, d = self.shape
-        faults = FaultyRows(f"{d} numbers, the length of the first row")
-        start = 0
-        with reading(self.name):
-            for cells in _batches(self.path, self.key, rows):
-                if start + len(cells) > n:
-                    break
-                faults.add("no value (null)", _null_rows(cells), start)
-                faults.add("another length", _ragged_rows(cells, d), start)
-                start += len(cells)
-                # Once a row is refused nothing more is handed out, but all of them are counted.
-                if not faults.count:
-                    yield _values(cells).to_numpy(zero_copy_only=False).reshape(-1, d)
-            faults.refuse(self.name, n)
-        if start != n:
-            raise InputRejected(
-                f"{self.name}: found other rows than the {n} that the footer says. The file "
-                "is damaged; write it again."
-            )
-
-
-def open_parquet(path: Path, key: str | None) -> ParquetColumn:
+def open_parquet(path: Path, key: str | None) -> Source:
     """The chosen column of a Parquet file; without a key, the only column of lists."""
     with reading(str(path)), _opened(path) as file:
         n, schema = file.metadata.num_rows, file.schema_arrow
-        lists = [field for field in schema if _depth(field.type) > 0]
+        lists = [field for field in schema if _unnested(field.type)[0] > 0]
         # A table's other columns describe its records; a column of lists is what holds vectors.
         offered = schema if key is not None or not lists else lists
         chosen = choose_key(path, [_entry(field, n) for field in offered], key)
         name = f"{path}[{chosen}]"
         column = schema.field(chosen).type
-        depth, dtype = _depth(column), _dtype(column)
+        depth, values = _unnested(column)
+        dtype = _dtype(values)
     if depth != 1:
         # The lengths don't matter: no number of dimensions but two is accepted.
         check_matrix(name, (n,) * (depth + 1), dtype)
     with reading(name):
         d = _length(path, chosen, column)
-    return ParquetColumn(path, chosen, name, check_matrix(name, (n, d), dtype), dtype)
+    return Source(name, check_matrix(name, (n, d), dtype), dtype, partial(_panels, path, chosen))
+
+
+def parquet_ids(path: Path, name: str) -> Parts:
+    """The ids in a column of text or integers."""
+    with reading(str(path)), _opened(path) as file:
+        n, schema = file.metadata.num_rows, file.schema_arrow
+        choose_key(path, [_entry(field, n) for field in schema], name)
+        depth, values = _unnested(schema.field(name).type)
+        check_ids_array(f"{path}[{name}]", (n,) * (depth + 1), _dtype(values))
+    with reading(f"{path}[{name}]"):
+        for cells in _batches(path, name, PART_ROWS):
+            yield cells.to_pylist()
+
+
+def _panels(
+    path: Path, key: str, matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    # pyarrow takes several times a batch while it decodes one, so batches are kept small.
+    batch = max(1, min(rows, _BATCH_BYTES // (8 * matrix.shape[1])))
+    yield from regrouped(_checked_batches(path, key, matrix, batch), matrix, rows)
+
+
+def _checked_batches(path: Path, key: str, matrix: Source, rows: int) -> Iterator[NDArray[Any]]:
+    n, d = matrix.shape
+    faults = FaultyRows(f"{d} numbers, the length of the first row")
+    start = 0
+    with reading(matrix.name):
+        for cells in _batches(path, key, rows):
+            if start + len(cells) > n:
+                break
+            faults.add("no value (null)", _null_rows(cells), start)
+            faults.add("another length", _ragged_rows(cells, d), start)
+            start += len(cells)
+            # Once a row is refused nothing more is handed out, but all of them are counted.
+            if not faults.count:
+                yield cells.flatten().to_numpy(zero_copy_only=False).reshape(-1, d)
+        faults.refuse(matrix.name, n)
+    if start != n:
+        raise InputRejected(
+            f"{matrix.name}: found other rows than the {n} that the footer says. The file "
+            "is damaged; write it again."
+        )
 
 
 def _opened(path: Path) -> Any:
@@ -102,23 +108,20 @@ def _storage(column: Any) -> Any:
     return getattr(column, "storage_type", column)
 
 
-def _depth(column: Any) -> int:
-    """How many lists are around a column's values; 0 for a column of plain values."""
+def _unnested(column: Any) -> tuple[int, Any]:
+    """How many lists are around a column's values, and the type of the values."""
     column, depth = _storage(column), 0
     while hasattr(column, "value_type") and column.num_fields == 1:
         column, depth = _storage(column.value_type), depth + 1
-    return depth
+    return depth, column
 
 
-def _dtype(column: Any) -> np.dtype[Any]:
-    """Type of the values as NumPy knows it; "objects" for what it does not."""
-    column = _storage(column)
-    while hasattr(column, "value_type") and column.num_fields == 1:
-        column = _storage(column.value_type)
-    if str(column).endswith(("string", "string_view")):
+def _dtype(values: Any) -> np.dtype[Any]:
+    """A type as NumPy knows it; "objects" for what it does not."""
+    if str(values).endswith(("string", "string_view")):
         return np.dtypes.StringDType()
     try:
-        found: np.dtype[Any] = np.dtype(column.to_pandas_dtype())
+        found: np.dtype[Any] = np.dtype(values.to_pandas_dtype())
     except NotImplementedError:
         return np.dtype(object)
     return found
@@ -126,7 +129,8 @@ def _dtype(column: Any) -> np.dtype[Any]:
 
 def _entry(field: Any, n: int) -> ArrayEntry:
     """A column in a list of what is there: of two dimensions where it holds vectors."""
-    shape = (n, getattr(_storage(field.type), "list_size", -1)) if _depth(field.type) == 1 else (n,)
+    depth, length = _unnested(field.type)[0], getattr(_storage(field.type), "list_size", -1)
+    shape = (n, length) if depth == 1 else (n,)
     known = shape if shape[-1] >= 0 else None
     return ArrayEntry(field.name, known, str(field.type))
 
@@ -156,15 +160,10 @@ def _lengths(cells: Any) -> NDArray[np.int64]:
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _values(cells: Any) -> Any:
-    """The values of all lists, one after the other; nothing for a null."""
-    return cells.flatten()
-
-
 def _null_rows(cells: Any) -> NDArray[np.bool_]:
     """Which rows (k,) are null or hold a null."""
     rows = _missing(cells)
-    values = _values(cells)
+    values = cells.flatten()
     if values.null_count:
         owner = np.repeat(np.arange(len(cells)), _lengths(cells))
         rows[owner[_missing(values)]] = True
@@ -174,15 +173,3 @@ def _null_rows(cells: Any) -> NDArray[np.bool_]:
 def _ragged_rows(cells: Any, d: int) -> NDArray[np.bool_]:
     """Which rows (k,) are lists of another length than d."""
     return np.asarray((_lengths(cells) != d) & ~_missing(cells))
-
-
-def parquet_ids(path: Path, name: str) -> Parts:
-    """The ids in a column of text or integers."""
-    with reading(str(path)), _opened(path) as file:
-        n, schema = file.metadata.num_rows, file.schema_arrow
-        choose_key(path, [_entry(field, n) for field in schema], name)
-        column = schema.field(name).type
-        check_ids_array(f"{path}[{name}]", (n,) * (_depth(column) + 1), _dtype(column))
-    with reading(f"{path}[{name}]"):
-        for cells in _batches(path, name, PART_ROWS):
-            yield cells.to_pylist()

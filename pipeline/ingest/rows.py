@@ -26,9 +26,13 @@ class OffendingRows:
         self.count += found.size
         self.first += [start + int(row) for row in found[: _SHOWN_ROWS - len(self.first)]]
 
+    @property
+    def shown(self) -> str:
+        """The numbers of the first few."""
+        return ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        return f"{self.count} {'row' if self.count == 1 else 'rows'} (counted from 0: {shown})"
+        return f"{self.count} {'row' if self.count == 1 else 'rows'} (counted from 0: {self.shown})"
 
 
 def non_finite_rows(panel: NDArray[Any]) -> NDArray[np.bool_]:

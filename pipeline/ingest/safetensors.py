@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import native
 from pipeline.ingest.libraries import library
-from pipeline.ingest.source import ArrayEntry, check_matrix, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Source, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
 _MAPPED_BYTES = 16 * 2**20
@@ -32,27 +32,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A matrix in one tensor of a safetensors file."""
-
-    path: Path
-    key: str
-    name: str
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        n, d = self.shape
-        mapped = max(rows, _MAPPED_BYTES // (d * self.dtype.itemsize) // rows * rows)
-        for first, last in panels(n, mapped):
-            with _opened(self.path, self.name) as file:
-                tensor = file.get_slice(self.key)
-                for start, stop in panels(last - first, rows):
-                    yield native(np.asarray(tensor[first + start : first + stop]))
-
-
-def open_safetensors(path: Path, key: str | None) -> Tensor:
+def open_safetensors(path: Path, key: str | None) -> Source:
     """The chosen tensor of a safetensors file; the library checks the header against the file."""
     with _opened(path, str(path)) as file:
         entries = [_entry(name, file.get_slice(name)) for name in sorted(file.keys())]
@@ -66,7 +46,19 @@ def open_safetensors(path: Path, key: str | None) -> Tensor:
             "or floats of 16, 32 or 64 bits. Save the tensor as F32, which loses nothing."
         )
     dtype = np.dtype(_TYPES[kind])
-    return Tensor(path, chosen, name, check_matrix(name, shape, dtype), dtype)
+    return Source(name, check_matrix(name, shape, dtype), dtype, partial(_panels, path, chosen))
+
+
+def _panels(
+    path: Path, key: str, matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    n, d = matrix.shape
+    mapped = max(rows, _MAPPED_BYTES // (d * matrix.dtype.itemsize) // rows * rows)
+    for first, last in panels(n, mapped):
+        with _opened(path, matrix.name) as file:
+            tensor = file.get_slice(key)
+            for start, stop in panels(last - first, rows):
+                yield native(np.asarray(tensor[first + start : first + stop]))
 
 
 def _entry(name: str, tensor: Any) -> ArrayEntry:

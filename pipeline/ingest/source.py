@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Protocol
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -33,20 +33,25 @@ _LISTED_ARRAYS = 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
-class Source(Protocol):
-    """A real matrix (n, d) that is read once, from the first row to the last."""
+Read = Callable[["Source", int, Path], Iterator[NDArray[Any]]]
 
-    @property
-    def name(self) -> str:
-        """Path of the matrix; the key of an array within a file follows in brackets."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, d)."""
+@dataclass(frozen=True)
+class Source:
+    """A real matrix (n, d) that is read once, from the first row to the last.
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the stored values, an integer or a float of at most 64 bits."""
+    Attributes
+    ----------
+    name : path of the matrix; the key of an array within a file follows in brackets.
+    shape : (n, d).
+    dtype : type of the stored values, an integer or a float of at most 64 bits.
+    read : what :meth:`panels` calls with this matrix, the rows of a panel and ``scratch``.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    read: Read
 
     def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
         """Successive panels of ``rows`` rows (the last may be shorter), native byte order.
@@ -54,6 +59,7 @@ class Source(Protocol):
         ``scratch`` is a directory for formats that have to reorder values on disk because their
         layout doesn't yield rows. Raises InputRejected where the stored bytes can't be read.
         """
+        return self.read(self, rows, scratch)
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,8 @@ class ArrayEntry:
     dtype: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.key} (shape {self.shape}, {self.dtype})"
-            if self.shape
-            else (f"{self.key} ({self.dtype})")
-        )
+        shape = f"shape {self.shape}, " if self.shape else ""
+        return f"{self.key} ({shape}{self.dtype})"
 
 
 Choice = Callable[[Path, Sequence[ArrayEntry], str | None], str]
@@ -156,6 +159,21 @@ def check_records(source: Source) -> Source:
             f"{source.name}: found {n} rows, expected at least 2 records to compare."
         )
     return source
+
+
+def refuse_key(path: Path, key: str | None, kind: str) -> None:
+    """Refuse a key of a kind of file that holds one array without a name.
+
+    Raises
+    ------
+    InputRejected
+        There is a key.
+    """
+    if key is not None:
+        raise InputRejected(
+            f"{path}: holds no array '{key}'; {kind} holds one array without a name. "
+            "Leave the key out."
+        )
 
 
 @contextmanager

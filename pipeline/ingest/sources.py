@@ -157,28 +157,18 @@ def _ingested(config: Config, copy: Path, n: int | None, reporter: Reporter) -> 
     # Before the source is read: one that changes meanwhile is read again the next time.
     stamp = _stamp(config)
     reporter.begin("ingest", n, "records" if config.ratings.by is None else "ratings")
+    source, target = _local_source(config), copy / "gallery.zarr"
+    common: dict[str, Any] = {
+        "public_ids": config.public_ids,
+        "zero_rows": config.zero_rows,
+        "lineage": config.lineage,
+        "overwrite": True,
+        "progress": reporter.advance,
+    }
     if config.ratings.by is None:
-        gallery = ingest(
-            _local_source(config),
-            copy / "gallery.zarr",
-            key=config.key,
-            public_ids=config.public_ids,
-            zero_rows=config.zero_rows,
-            lineage=config.lineage,
-            overwrite=True,
-            progress=lambda done, _total: reporter.advance(done),
-        )
+        gallery = ingest(source, target, key=config.key, **common)
     else:
-        gallery = ingest_ratings(
-            _local_source(config),
-            copy / "gallery.zarr",
-            _ratings_options(config),
-            public_ids=config.public_ids,
-            zero_rows=config.zero_rows,
-            lineage=config.lineage,
-            overwrite=True,
-            progress=reporter.advance,
-        )
+        gallery = ingest_ratings(source, target, _ratings_options(config), **common)
     write_atomically(copy / "source.json", json.dumps(stamp).encode())
     reporter.end()
     return gallery

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from pipeline.errors import RunFailed
 from pipeline.gallery.store import is_gallery
+from pipeline.storage.place import Place
 from scoreshield.errors import InputRejected
 
 
-def check_target(target: Path, overwrite: bool) -> None:
+def check_target(target: Place, overwrite: bool) -> None:
     """Refuse a target that exists, unless it is a gallery and ``overwrite`` says so.
 
     Raises
@@ -26,7 +27,7 @@ def check_target(target: Path, overwrite: bool) -> None:
     InputRejected
         Something is there that this ingest may not replace.
     """
-    if not os.path.lexists(target):
+    if not (os.path.lexists(target) if isinstance(target, Path) else target.exists()):
         return
     if not is_gallery(target):
         raise InputRejected(

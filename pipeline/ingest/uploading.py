@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pipeline.errors import RunFailed
 from pipeline.gallery.store import is_gallery
+from pipeline.ingest.staging import check_target
 from pipeline.storage.claim import claim, read_claim
 from pipeline.storage.object_path import ObjectPath
-from scoreshield.errors import InputRejected
 
 _CLAIM = ".ingesting"
 
@@ -40,16 +40,7 @@ def uploading(target: ObjectPath, overwrite: bool, lineage: str) -> Iterator[Pat
         left = read_claim(held)
         if left:
             raise _claimed(target, str(left.get("lineage")))
-        if target.exists():
-            raise InputRejected(
-                f"{target}: exists and is not a gallery, so it is never overwritten. Choose "
-                "another target or remove it yourself."
-            )
-    elif not overwrite:
-        raise InputRejected(
-            f"{target}: a gallery exists there already. Choose another target, or ask for "
-            "overwriting."
-        )
+    check_target(target, overwrite)
     if not claim(held, secrets.token_hex(16), lineage=lineage):
         raise _claimed(target, str(read_claim(held).get("lineage")))
     try:

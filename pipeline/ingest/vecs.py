@@ -7,7 +7,7 @@ little-endian).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.gallery.store import panels
 from pipeline.ingest.layouts import fill, native
 from pipeline.ingest.rows import FaultyRows
-from pipeline.ingest.source import check_matrix, reading
+from pipeline.ingest.source import Source, check_matrix, reading, refuse_key
 from scoreshield.errors import InputRejected
 
 TYPES: dict[str, np.dtype[Any]] = {
@@ -28,34 +28,9 @@ TYPES: dict[str, np.dtype[Any]] = {
 _LENGTH = np.dtype("<i4")
 
 
-@dataclass(frozen=True)
-class VecsFile:
-    """A matrix in a file whose rows each carry their length."""
-
-    path: Path
-    name: str
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        n, d = self.shape
-        record = np.dtype([("length", _LENGTH), ("values", self.dtype, (d,))])
-        with reading(self.name), self.path.open("rb", buffering=0) as file:
-            for start, stop in panels(n, rows):
-                panel = np.empty(stop - start, record)
-                fill(file, self.name, panel)
-                if (panel["length"] != d).any():
-                    _refuse_lengths(file, self.name, self.dtype, d)
-                yield native(panel["values"])
-
-
-def open_vecs(path: Path, key: str | None) -> VecsFile:
+def open_vecs(path: Path, key: str | None) -> Source:
     """The matrix of a file; its first row says how long all of them are."""
-    if key is not None:
-        raise InputRejected(
-            f"{path}: holds no array '{key}'; a {path.suffix} file holds one array without a name. "
-            "Leave the key out."
-        )
+    refuse_key(path, key, f"a {path.suffix} file")
     name, dtype, size = str(path), TYPES[path.suffix.lower()], path.stat().st_size
     with reading(name), path.open("rb") as file:
         if not size:
@@ -65,7 +40,19 @@ def open_vecs(path: Path, key: str | None) -> VecsFile:
         n, rest = divmod(size, _LENGTH.itemsize + d * dtype.itemsize)
         if rest:
             _refuse_lengths(file, name, dtype, d)
-    return VecsFile(path, name, (n, d), dtype)
+    return Source(name, (n, d), dtype, partial(_panels, path))
+
+
+def _panels(path: Path, matrix: Source, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
+    n, d = matrix.shape
+    record = np.dtype([("length", _LENGTH), ("values", matrix.dtype, (d,))])
+    with reading(matrix.name), path.open("rb", buffering=0) as file:
+        for start, stop in panels(n, rows):
+            panel = np.empty(stop - start, record)
+            fill(file, matrix.name, panel)
+            if (panel["length"] != d).any():
+                _refuse_lengths(file, matrix.name, matrix.dtype, d)
+            yield native(panel["values"])
 
 
 def _length(file: BinaryIO) -> int:

@@ -7,7 +7,7 @@ and then the lines are counted first. A word may hold spaces: the numbers are co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.gallery.store import panels
 from pipeline.ingest.public_ids import PART_ROWS, Parts
 from pipeline.ingest.rows import FaultyRows
-from pipeline.ingest.source import check_matrix, reading
+from pipeline.ingest.source import Source, check_matrix, reading, refuse_key
 from scoreshield.errors import InputRejected
 
 SUFFIXES = (".vec", ".txt")
@@ -26,55 +26,58 @@ _LONGEST_LINE = 2**20
 _COUNTED_BYTES = 2**20
 
 
-@dataclass(frozen=True)
-class WordVectors:
-    """A matrix in a text of word vectors."""
-
-    path: Path
-    name: str
-    shape: tuple[int, int]
-    header: bool
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        n, d = self.shape
-        faults = FaultyRows(f"a word and {d} numbers")
-        with reading(self.name), self.path.open("rb") as file:
-            lines = _lines(file, self.name)
-            if self.header:
-                next(lines)
-            for start, stop in panels(n, rows):
-                panel = _numbers(list(islice(lines, stop - start)), d, faults, start)
-                if panel.shape[0] != stop - start:
-                    self._refuse_count(start + panel.shape[0])
-                # Once a row is refused nothing more is handed out, but all of them are counted.
-                if not faults.count:
-                    yield panel
-            extra = sum(1 for _ in lines)
-            if extra:
-                self._refuse_count(n + extra)
-        faults.refuse(self.name, n)
-
-    def _refuse_count(self, found: int) -> None:
-        raise InputRejected(
-            f"{self.name}: found {found} words, the first line says {self.shape[0]}. The file was "
-            "cut short, or is being written; copy it again."
-        )
-
-
-def open_words(path: Path, key: str | None) -> WordVectors:
+def open_words(path: Path, key: str | None) -> Source:
     """The matrix of a text of word vectors; its first line says how many numbers a word has."""
-    if key is not None:
+    refuse_key(path, key, "a text of word vectors")
+    name, dtype = str(path), np.dtype(np.float64)
+    n, d, header = _layout(path)
+    return Source(name, check_matrix(name, (n, d), dtype), dtype, partial(_panels, path, header))
+
+
+def word_ids(path: Path, name: str) -> Parts:
+    """The words themselves, whose only name is ``words``."""
+    if name != "words":
         raise InputRejected(
-            f"{path}: holds no array '{key}'; a text of word vectors holds one array without a "
-            "name. Leave the key out."
+            f"{path}: holds no ids '{name}'; the ids of a text of word vectors are its 'words'."
         )
-    name = str(path)
-    with reading(name), path.open("rb") as file:
-        first = next(_lines(file, name), b"").split()
+    _, d, header = _layout(path)
+    with reading(str(path)), path.open("rb") as file:
+        lines = _lines(file, str(path), header)
+        while part := list(islice(lines, PART_ROWS)):
+            yield [b"".join(line.rsplit(maxsplit=d)[:1]) for line in part]
+
+
+def _panels(
+    path: Path, header: bool, matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    n, d = matrix.shape
+    faults = FaultyRows(f"a word and {d} numbers")
+    with reading(matrix.name), path.open("rb") as file:
+        lines = _lines(file, matrix.name, header)
+        for start, stop in panels(n, rows):
+            panel = _numbers(list(islice(lines, stop - start)), d, faults, start)
+            if panel.shape[0] != stop - start:
+                _refuse_count(matrix, start + panel.shape[0])
+            # Once a row is refused nothing more is handed out, but all of them are counted.
+            if not faults.count:
+                yield panel
+        extra = sum(1 for _ in lines)
+        if extra:
+            _refuse_count(matrix, n + extra)
+    faults.refuse(matrix.name, n)
+
+
+def _refuse_count(matrix: Source, found: int) -> None:
+    raise InputRejected(
+        f"{matrix.name}: found {found} words, the first line says {matrix.shape[0]}. The file was "
+        "cut short, or is being written; copy it again."
+    )
+
+
+def _layout(path: Path) -> tuple[int, int, bool]:
+    """Words, numbers of a word, and whether the first line says so."""
+    with reading(str(path)), path.open("rb") as file:
+        first = next(_lines(file, str(path)), b"").split()
         header = len(first) == 2 and all(word.isdigit() for word in first)
         if header:
             n, d = int(first[0]), int(first[1])
@@ -82,21 +85,23 @@ def open_words(path: Path, key: str | None) -> WordVectors:
             n, d = _count_lines(file), len(first) - 1
     if d < 1:
         raise InputRejected(
-            f"{name}: found a first line that is neither 'COUNT LENGTH' nor a word and its "
+            f"{path}: found a first line that is neither 'COUNT LENGTH' nor a word and its "
             "numbers, expected a text of word vectors (fastText .vec, word2vec or GloVe text)."
         )
-    return WordVectors(path, name, check_matrix(name, (n, d), np.dtype(np.float64)), header)
+    return n, d, header
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Lines without their ends, none of them longer than any row of numbers."""
+def _lines(file: BinaryIO, name: str, header: bool = False) -> Iterator[bytes]:
+    """Lines below a header, without their ends, none of them longer than any row of numbers."""
     while line := file.readline(_LONGEST_LINE + 1):
         if len(line) > _LONGEST_LINE:
             raise InputRejected(
                 f"{name}: found a line of more than {_LONGEST_LINE} bytes, expected a word and its "
                 "numbers. This is no text of word vectors."
             )
-        yield line.rstrip()
+        if not header:
+            yield line.rstrip()
+        header = False
 
 
 def _count_lines(file: BinaryIO) -> int:
@@ -135,18 +140,3 @@ def _ends_in_number(word: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def word_ids(path: Path, name: str) -> Parts:
-    """The words themselves, whose only name is ``words``."""
-    if name != "words":
-        raise InputRejected(
-            f"{path}: holds no ids '{name}'; the ids of a text of word vectors are its 'words'."
-        )
-    vectors = open_words(path, None)
-    with reading(str(path)), path.open("rb") as file:
-        lines = _lines(file, str(path))
-        if vectors.header:
-            next(lines)
-        while part := list(islice(lines, PART_ROWS)):
-            yield [b"".join(line.rsplit(maxsplit=vectors.shape[1])[:1]) for line in part]

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import RunFailed, in_words
 from pipeline.gallery.dense import create_embeddings
 from pipeline.gallery.open import open_gallery
 from pipeline.gallery.store import (
@@ -25,24 +19,19 @@ from pipeline.gallery.store import (
     describe,
     open_group,
     panels,
-    stored_lineage,
 )
 from pipeline.ingest.formats import find_format, open_ids
 from pipeline.ingest.public_ids import write_public_ids
 from pipeline.ingest.rows import OffendingRows, all_zero_rows, non_finite_rows, refuse
 from pipeline.ingest.source import Source, check_records
-from pipeline.ingest.staging import check_target, staged
-from pipeline.ingest.uploading import uploading
+from pipeline.ingest.target import CountDone, Unfinished, ZeroRows, checked_target, unfinished
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import Place, resolved
+from pipeline.storage.place import Place
 from scoreshield.arithmetic.fixedpoint import substitute_row, to_fixed
-from scoreshield.errors import InputRejected, ParameterError
+from scoreshield.errors import InputRejected
 
 PANEL_BYTES = 16 * 2**20
 _SLICE_VALUES = 2**19
-
-ZeroRows = Literal["refuse", "substitute"]
-Progress = Callable[[int, int], None]
 
 
 def ingest(
@@ -54,7 +43,7 @@ def ingest(
     zero_rows: ZeroRows = "refuse",
     lineage: str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: CountDone | None = None,
 ) -> Gallery:
     """Make the gallery ``target`` of the matrix in ``source``.
 
@@ -75,7 +64,7 @@ def ingest(
         the source's when that is a gallery, else that of the gallery being overwritten (the same
         people's data drawn again spends the same budget), else a new one.
     overwrite : replace an existing gallery; anything else at the target is never replaced.
-    progress : called with (rows done, n) after each panel.
+    progress : called with the number of rows done, after each panel.
 
     Raises
     ------
@@ -87,39 +76,17 @@ def ingest(
     RunFailed
         The target can't be written, or another ingest is writing it.
     """
-    if zero_rows not in get_args(ZeroRows):
-        raise ParameterError(f"zero_rows is {zero_rows!r}, expected 'refuse' or 'substitute'.")
-    location, destination = Path(source), resolved(target)
-    if isinstance(destination, Path):
-        check_target(destination, overwrite)
-    if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
-        raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
-    source_format = find_format(location)
-    matrix = check_records(source_format.open(location, key))
+    destination, location = checked_target(target, overwrite, zero_rows, lineage), Path(source)
+    found = find_format(location)
+    matrix = check_records(found.open(location, key))
     _check_room(matrix, destination)
-    ids = None if public_ids is None else open_ids(source_format, location, public_ids)
-    try:
-        with unfinished(matrix.name, destination, overwrite, lineage) as made:
-            name, n = f"{location}[{public_ids}]", matrix.shape[0]
-            width = (
-                None if ids is None else write_public_ids(made.place, ids, name, n, made.scratch)
-            )
-            substituted = _write(matrix, made, zero_rows == "substitute", progress)
-            describe(
-                open_group(made.place, writable=True),
-                lineage=made.lineage,
-                n=n,
-                d=matrix.shape[1],
-                source_kind=source_format.kind,
-                zero_rows=zero_rows,
-                substituted=substituted,
-                id_width=width,
-            )
-    except OSError as error:
-        raise RunFailed(
-            f"{destination}: the gallery could not be written: {in_words(error)}. Nothing was left "
-            "there; make room or choose another target, and ingest again."
-        ) from error
+    ids = None if public_ids is None else open_ids(found, location, public_ids)
+    with unfinished(matrix.name, destination, overwrite, lineage) as made:
+        width = None
+        if ids is not None:
+            name = f"{location}[{public_ids}]"
+            width = write_public_ids(made.place, ids, name, matrix.shape[0], made.scratch)
+        _write(matrix, found.kind, made, zero_rows, width, progress)
     return open_gallery(destination)
 
 
@@ -138,47 +105,20 @@ def _check_room(source: Source, target: Place) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A gallery while it is written: its place, its lineage, a private folder for scratch."""
-
-    place: Place
-    lineage: str
-    scratch: Path
-
-
-@contextmanager
-def unfinished(
-    source: str, target: Place, overwrite: bool, lineage: str | None
-) -> Iterator[Unfinished]:
-    """What becomes ``target`` when the body ends without an error, or is gone."""
-    if isinstance(target, ObjectPath):
-        kept = lineage or _lineage(source, target)
-        with uploading(target, overwrite, kept) as scratch:
-            yield Unfinished(target, kept, scratch)
-    else:
-        with staged(target, overwrite) as staging:
-            yield Unfinished(staging, lineage or _lineage(source, target), staging)
-
-
-def _lineage(source: str, target: Place) -> str:
-    """Lineage of the same people's data where it is known, else a new one.
-
-    The array of a gallery lies in the gallery's directory, whichever way it was named.
-    """
-    for gallery in (Path(os.path.realpath(source)).parent, target):
-        found = stored_lineage(gallery)
-        if found is not None:
-            return found
-    return uuid.uuid4().hex
-
-
-def _write(source: Source, made: Unfinished, substitute: bool, progress: Progress | None) -> int:
-    """Write the rows of ``source``; return how many zero rows were substituted.
+def _write(
+    source: Source,
+    kind: str,
+    made: Unfinished,
+    zero_rows: ZeroRows,
+    id_width: int | None,
+    progress: CountDone | None,
+) -> None:
+    """Write the rows of ``source``, and what makes them a gallery.
 
     Once a row is refused nothing more is written, but the scan goes on to count them all.
     """
     n, d = source.shape
+    substitute = zero_rows == "substitute"
     array = create_embeddings(made.place, n, d)
     non_finite, zero = OffendingRows(), OffendingRows()
     start = 0
@@ -190,9 +130,18 @@ def _write(source: Source, made: Unfinished, substitute: bool, progress: Progres
             array[start : start + panel.shape[0], :] = _fixed_rows(panel, empty)
         start += panel.shape[0]
         if progress is not None:
-            progress(start, n)
+            progress(start)
     refuse(source.name, n, non_finite, OffendingRows() if substitute else zero)
-    return zero.count
+    describe(
+        open_group(made.place, writable=True),
+        lineage=made.lineage,
+        n=n,
+        d=d,
+        source_kind=kind,
+        zero_rows=zero_rows,
+        substituted=zero.count,
+        id_width=id_width,
+    )
 
 
 def _panel_rows(n: int, d: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, ZipInfo
@@ -21,7 +21,7 @@ from pipeline.ingest.anndata import GROUPS, choose_embedding, choose_ids
 from pipeline.ingest.archive import check_members
 from pipeline.ingest.chunked import LARGEST_CHUNK_BYTES, check_chunks, chunked_panels
 from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array, sliced
-from pipeline.ingest.source import ArrayEntry, Choice, check_matrix, choose_key, reading
+from pipeline.ingest.source import ArrayEntry, Choice, Source, check_matrix, choose_key, reading
 from pipeline.storage import ids
 from scoreshield.errors import InputRejected
 
@@ -32,47 +32,69 @@ _SPARE_BYTES = 2**16
 """What codecs and metadata may take besides the values of a chunk."""
 
 
-@dataclass(frozen=True)
-class ZarrArray:
-    """A matrix in a Zarr array of any chunk shape."""
-
-    name: str
-    shape: tuple[int, int]
-    array: zarr.Array[Any]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.array.dtype)
-
-    def panels(self, rows: int, scratch: Path) -> Iterator[NDArray[Any]]:
-        tall, wide = self.array.chunks
-        with reading(self.name):
-            yield from chunked_panels(
-                self.array, self.name, self.shape, self.dtype, (tall, wide), rows, scratch
-            )
-
-
 def is_zarr(path: Path) -> bool:
     """Whether the directory carries Zarr v2 or v3 metadata."""
     return any((path / name).is_file() for name in _METADATA)
 
 
-def open_zarr(path: Path, key: str | None) -> ZarrArray:
+def open_zarr(path: Path, key: str | None) -> Source:
     """The array at ``path``, or the chosen array of the group there."""
-    with reading(str(path)):
-        node = zarr.open(store=path, mode="r")
-    return _matrix(path, node, key)
+    node, members = _opened(path)
+    if isinstance(node, zarr.Group):
+        arrays, entries = _arrays(path, node)
+        if key is None and MARKER in node.attrs:
+            key = ARRAY_NAME  # a gallery may hold ids beside its embeddings
+        choose: Choice = choose_embedding if set(node.group_keys()) >= GROUPS else choose_key
+        chosen = choose(path, entries, key)
+        name, array = os.path.join(path, chosen), arrays[chosen]
+    elif key is not None:
+        raise InputRejected(
+            f"{path}: holds no array '{key}'; it is an array itself. Leave the key out."
+        )
+    else:
+        name, array = str(path), node
+    dtype = np.dtype(array.dtype)
+    shape = check_matrix(name, tuple(array.shape), dtype)
+    check_chunks(name, tuple(array.chunks), dtype)
+    _check_stored_chunks(name, array, members)
+    return Source(name, shape, dtype, partial(_panels, array))
 
 
-def open_zipped_zarr(path: Path, key: str | None) -> ZarrArray:
-    """The same of a zip archive, whose members are looked at before any is read."""
-    node, members = _opened_archive(path)
-    found = _matrix(path, node, key)
-    _check_stored_chunks(found.name, found.array, members)
-    return found
+def zarr_ids(path: Path, name: str) -> Parts:
+    """The ids in a 1-D array of text or integers; those of a gallery are its ``ids``."""
+    node, members = _opened(path)
+    if not isinstance(node, zarr.Group):
+        raise InputRejected(f"{path}: holds no ids '{name}'; it is an array itself.")
+    arrays, entries = _arrays(path, node)
+    choose: Choice = choose_key
+    if set(node.group_keys()) >= GROUPS:
+        choose = choose_ids(str(node["obs"].attrs.get("_index", "index")))
+    chosen = choose(path, entries, name)
+    array, named = arrays[chosen], os.path.join(path, chosen)
+    check_chunks(named, tuple(array.chunks), np.dtype(array.dtype))
+    _check_stored_chunks(named, array, members)
+    if MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
+        for start, stop in panels(array.shape[0], PART_ROWS):
+            yield ids.decode(np.asarray(array[start:stop, :], dtype=np.uint8))
+        return
+    check_ids_array(named, tuple(array.shape), np.dtype(array.dtype))
+    with reading(named):
+        yield from sliced(array, array.shape[0], array.chunks[0])
 
 
-def _opened_archive(path: Path) -> tuple[zarr.Array[Any] | zarr.Group, list[ZipInfo]]:
+def _panels(
+    array: zarr.Array[Any], matrix: Source, rows: int, scratch: Path
+) -> Iterator[NDArray[Any]]:
+    tall, wide = array.chunks
+    with reading(matrix.name):
+        yield from chunked_panels(array, matrix, (tall, wide), rows, scratch)
+
+
+def _opened(path: Path) -> tuple[zarr.Array[Any] | zarr.Group, Sequence[ZipInfo]]:
+    """The array or group at ``path``; members of an archive are looked at before any is read."""
+    if path.is_dir():
+        with reading(str(path)):
+            return zarr.open(store=path, mode="r"), ()
     with reading(str(path)), ZipFile(path) as archive:
         members = archive.infolist()
     check_members(path, members)
@@ -123,30 +145,6 @@ def _check_stored_chunks(name: str, array: zarr.Array[Any], members: Sequence[Zi
             )
 
 
-def _matrix(path: Path, node: zarr.Array[Any] | zarr.Group, key: str | None) -> ZarrArray:
-    """The node itself where it is an array, else the array in it that a key names."""
-    if isinstance(node, zarr.Group):
-        name, array = _member(path, node, key)
-    elif key is not None:
-        raise InputRejected(
-            f"{path}: holds no array '{key}'; it is an array itself. Leave the key out."
-        )
-    else:
-        name, array = str(path), node
-    shape = check_matrix(name, tuple(array.shape), np.dtype(array.dtype))
-    check_chunks(name, tuple(array.chunks), np.dtype(array.dtype))
-    return ZarrArray(name, shape, array)
-
-
-def _member(path: Path, group: zarr.Group, key: str | None) -> tuple[str, zarr.Array[Any]]:
-    arrays, entries = _arrays(path, group)
-    if key is None and MARKER in group.attrs:
-        key = ARRAY_NAME  # a gallery may hold ids beside its embeddings
-    choose: Choice = choose_embedding if set(group.group_keys()) >= GROUPS else choose_key
-    chosen = choose(path, entries, key)
-    return os.path.join(path, chosen), arrays[chosen]
-
-
 def _arrays(path: Path, group: zarr.Group) -> tuple[dict[str, zarr.Array[Any]], list[ArrayEntry]]:
     """Every array of a group, by its path within it."""
     with reading(str(path)):
@@ -159,41 +157,3 @@ def _arrays(path: Path, group: zarr.Group) -> tuple[dict[str, zarr.Array[Any]], 
         ArrayEntry(name, tuple(array.shape), str(array.dtype)) for name, array in arrays.items()
     ]
     return arrays, entries
-
-
-def zarr_ids(path: Path, name: str) -> Parts:
-    """The ids in a 1-D array of text or integers; those of a gallery are its ``ids``."""
-    with reading(str(path)):
-        node = zarr.open(store=path, mode="r")
-    return _ids(path, node, name)
-
-
-def zipped_zarr_ids(path: Path, name: str) -> Parts:
-    """The same of a zip archive."""
-    node, members = _opened_archive(path)
-    return _ids(path, node, name, members)
-
-
-def _ids(
-    path: Path,
-    node: zarr.Array[Any] | zarr.Group,
-    name: str,
-    members: Sequence[ZipInfo] = (),
-) -> Parts:
-    if not isinstance(node, zarr.Group):
-        raise InputRejected(f"{path}: holds no ids '{name}'; it is an array itself.")
-    arrays, entries = _arrays(path, node)
-    choose: Choice = choose_key
-    if set(node.group_keys()) >= GROUPS:
-        choose = choose_ids(str(node["obs"].attrs.get("_index", "index")))
-    chosen = choose(path, entries, name)
-    array, named = arrays[chosen], os.path.join(path, chosen)
-    check_chunks(named, tuple(array.chunks), np.dtype(array.dtype))
-    _check_stored_chunks(named, array, members)
-    if MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
-        for start, stop in panels(array.shape[0], PART_ROWS):
-            yield ids.decode(np.asarray(array[start:stop, :], dtype=np.uint8))
-        return
-    check_ids_array(named, tuple(array.shape), np.dtype(array.dtype))
-    with reading(named):
-        yield from sliced(array, array.shape[0], array.chunks[0])

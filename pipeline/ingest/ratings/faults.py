@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass, field
 from typing import NoReturn
 
+import numpy as np
+
 from pipeline.ingest.ratings.table import LONGEST_LINE, RatingsTable, split_line
+from pipeline.ingest.rows import OffendingRows
 from scoreshield.errors import InputRejected
-
-_SHOWN_LINES = 5
-
-
-@dataclass
-class _Lines:
-    count: int = 0
-    first: list[int] = field(default_factory=list)
 
 
 def refuse_lines(table: RatingsTable) -> NoReturn:
     """Raise InputRejected with the number of lines of each fault, and the first of them."""
-    faults: dict[str, _Lines] = {}
+    faults: dict[str, OffendingRows] = {}
     with table.path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
             if number == 1 and table.header:
                 continue
             fault = _fault(table, line)
             if fault is not None:
-                lines = faults.setdefault(fault, _Lines())
-                lines.count += 1
-                lines.first += [number][: _SHOWN_LINES - len(lines.first)]
+                faults.setdefault(fault, OffendingRows()).add(np.ones(1, dtype=bool), number)
     shown = "; ".join(
-        f"{lines.count} with {fault} (lines {', '.join(map(str, lines.first))}"
-        f"{', ...' if lines.count > len(lines.first) else ''})"
-        for fault, lines in faults.items()
+        f"{lines.count} with {fault} (lines {lines.shown})" for fault, lines in faults.items()
     )
     if not shown:
         raise InputRejected(

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigurationError, RunFailed
+from pipeline.errors import ConfigurationError
 from pipeline.gallery.open import open_gallery
 from pipeline.gallery.sparse import (
     FORM,
@@ -44,14 +43,11 @@ from pipeline.ingest.ratings.table import (
 )
 from pipeline.ingest.rows import OffendingRows, refuse
 from pipeline.ingest.source import reading
-from pipeline.ingest.staging import check_target
-from pipeline.ingest.write import Unfinished, ZeroRows, unfinished
-from pipeline.storage.place import resolved
+from pipeline.ingest.target import CountDone, Unfinished, ZeroRows, checked_target, unfinished
 from scoreshield.arithmetic.sparse import to_fixed_sparse
-from scoreshield.errors import InputRejected, ParameterError
+from scoreshield.errors import InputRejected
 from scoreshield.manifest.interactions import RecordKind
 
-Progress = Callable[[int], None]
 # The last word is id: movieId, item_id, ID; but not david.
 _ENDS_IN_ID = re.compile(r"(?:.*[a-z])?I[Dd]|(?:.*[^A-Za-z])?[Ii][Dd]")
 _ROW_ENTRY = np.dtype([("feature", "<i4"), ("integer", "<i4")])
@@ -99,7 +95,7 @@ def ingest_ratings(
     zero_rows: ZeroRows = "refuse",
     lineage: str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: CountDone | None = None,
 ) -> Gallery:
     """Make the sparse gallery ``target`` of the ratings in ``source``.
 
@@ -128,27 +124,15 @@ def ingest_ratings(
     RunFailed
         The target can't be written, or another ingest is writing it.
     """
-    if zero_rows not in get_args(ZeroRows):
-        raise ParameterError(f"zero_rows is {zero_rows!r}, expected 'refuse' or 'substitute'.")
-    if lineage is not None and not re.fullmatch("[0-9a-f]{32}", lineage):
-        raise ParameterError(f"lineage is {lineage!r}, expected 32 hexadecimal digits.")
-    destination = resolved(target)
-    if isinstance(destination, Path):
-        check_target(destination, overwrite)
+    destination = checked_target(target, overwrite, zero_rows, lineage)
     if public_ids not in (None, options.by):
         raise ConfigurationError(
             f"public_ids: of ratings by {options.by} the ids of {options.by}s can be public, found "
             f"{public_ids!r}; say {options.by!r}, or leave it out"
         )
     table = open_ratings(Path(source), options.columns)
-    try:
-        with unfinished(table.name, destination, overwrite, lineage) as made:
-            _write(table, options, made, zero_rows, public_ids is not None, progress)
-    except OSError as error:
-        raise RunFailed(
-            f"{destination}: the gallery could not be written ({error}). Nothing was left there; "
-            "make room or choose another target, and ingest again."
-        ) from error
+    with unfinished(table.name, destination, overwrite, lineage) as made:
+        _write(table, options, made, zero_rows, public_ids is not None, progress)
     return open_gallery(destination)
 
 
@@ -180,7 +164,7 @@ def _write(
     made: Unfinished,
     zero_rows: ZeroRows,
     with_ids: bool,
-    progress: Progress | None,
+    progress: CountDone | None,
 ) -> None:
     scratch = made.scratch / "sorting"
     scratch.mkdir(mode=0o700)
@@ -236,7 +220,7 @@ def _numbered(
     options: RatingsOptions,
     records: Numbering,
     features: Numbering,
-    progress: Progress | None,
+    progress: CountDone | None,
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]]:
     """Numbers of record and feature, and value, of all interactions in the order of the file."""
     listed = len(records)

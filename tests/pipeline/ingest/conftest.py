@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,11 @@ from scoreshield.errors import InputRejected
 def refused(tmp_path: Path) -> Callable[..., str]:
     """Call with a source: the message of its refusal, which left nothing at the target."""
 
-    def refusal(source: Path, key: str | None = None) -> str:
+    def refusal(source: Path, key: str | None = None, **options: Any) -> str:
         folder = tmp_path / "refused"
         folder.mkdir(exist_ok=True)
         with pytest.raises(InputRejected) as caught:
-            ingest(source, folder / "gallery.zarr", key=key)
+            ingest(source, folder / "gallery.zarr", key=key, **options)
         assert list(folder.iterdir()) == []
         assert exit_code(caught.value) == 3
         assert str(source) in str(caught.value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
-
 import numpy as np
 import pytest
 import scipy.sparse
+
+from tests.harness.sources import zipped
 
 anndata = pytest.importorskip("anndata")
 
@@ -26,12 +26,8 @@ def written(request, tmp_path):
             data.write_h5ad(tmp_path / "a.h5ad")
             return tmp_path / "a.h5ad"
         data.write_zarr(tmp_path / "a.zarr")
-        if request.param == "zarr":
-            return tmp_path / "a.zarr"
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-            for file in (tmp_path / "a.zarr").rglob("*"):
-                archive.write(file, file.relative_to(tmp_path / "a.zarr"))
-        return tmp_path / "a.zip"
+        stored = tmp_path / "a.zarr"
+        return stored if request.param == "zarr" else zipped(tmp_path / "a.zip", stored)
 
     return write
 

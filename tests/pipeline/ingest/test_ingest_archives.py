@@ -6,21 +6,14 @@ import io
 import json
 import stat
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 
+from tests.harness.sources import zipped
+
 VALUES = np.random.default_rng(7).standard_normal((50, 6))
-
-
-def zipped(path: Path, folder: Path, prefix: str = "") -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                archive.write(file, prefix + str(file.relative_to(folder)))
-    return path
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

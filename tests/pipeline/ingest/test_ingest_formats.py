@@ -13,105 +13,54 @@ import numpy as np
 import pytest
 import zarr
 
-from pipeline.errors import exit_code
-from pipeline.ingest import ingest, open_source
+from pipeline.ingest import open_source
 from scoreshield.errors import InputRejected
-
-
-def refusal(source: Path, tmp_path: Path, key: str | None = None) -> str:
-    """The message of the refusal, after checking that nothing was left at the target."""
-    folder = tmp_path / "target"
-    folder.mkdir()
-    with pytest.raises(InputRejected) as caught:
-        ingest(source, folder / "gallery.zarr", key=key)
-    assert list(folder.iterdir()) == []
-    assert exit_code(caught.value) == 3
-    assert str(source) in str(caught.value)
-    return str(caught.value)
-
-
-def npy(path: Path, array: np.ndarray) -> Path:
-    np.save(path, array)
-    return path
-
+from tests.harness.sources import save_hdf5, save_npy, save_npz, save_zarr, save_zarr_v2
 
 STRUCTURED = np.zeros(3, dtype=[("x", "f4"), ("y", "f4")])
+BY_NUMPY = (save_npy, save_npz)
+EVERYWHERE = (*BY_NUMPY, save_zarr, save_zarr_v2, save_hdf5)
+NO_MATRIX = [
+    (np.ones(5), "1-D array of shape (5,)", EVERYWHERE),
+    (np.ones((5, 4, 3)), "3-D array of shape (5, 4, 3)", EVERYWHERE),
+    (np.float64(1), "0-D array of shape ()", (*BY_NUMPY, save_hdf5)),
+    (np.ones((0, 3)), "0 rows", BY_NUMPY),
+    (np.ones((1, 3)), "1 rows", BY_NUMPY),
+    (np.ones((3, 0)), "0 features", BY_NUMPY),
+    (np.ones((2, 32769), dtype=np.int8), "32769 features", BY_NUMPY),
+    (np.ones((3, 2), dtype=bool), "booleans", EVERYWHERE),
+    (np.ones((3, 2), dtype=complex), "complex128 (complex numbers)", EVERYWHERE),
+    (np.ones((3, 2), dtype=np.longdouble), "wider than 64 bits", (*BY_NUMPY, save_hdf5)),
+    (np.array([[1, "a"]] * 3, dtype=object), "Python objects", BY_NUMPY),
+    (np.array([["a", "b"]] * 3), "text", BY_NUMPY),
+    (np.array([[b"a", b"b"]] * 3), "text", (*BY_NUMPY, save_hdf5)),
+    (STRUCTURED, "structured", BY_NUMPY),
+    (np.ones((3, 2), dtype="M8[s]"), "dates", BY_NUMPY),
+    (np.ones((3, 2), dtype="m8[s]"), "time differences", BY_NUMPY),
+]
 
 
 @pytest.mark.parametrize(
-    ("array", "found"),
-    [
-        (np.ones(5), "1-D array of shape (5,)"),
-        (np.ones((5, 4, 3)), "3-D array of shape (5, 4, 3)"),
-        (np.float64(1), "0-D array of shape ()"),
-        (np.ones((0, 3)), "0 rows"),
-        (np.ones((1, 3)), "1 rows"),
-        (np.ones((3, 0)), "0 features"),
-        (np.ones((2, 32769), dtype=np.int8), "32769 features"),
-        (np.ones((3, 2), dtype=bool), "booleans"),
-        (np.ones((3, 2), dtype=complex), "complex128 (complex numbers)"),
-        (np.ones((3, 2), dtype=np.longdouble), "wider than 64 bits"),
-        (np.array([[1, "a"]] * 3, dtype=object), "Python objects"),
-        (np.array([["a", "b"]] * 3), "text"),
-        (np.array([[b"a", b"b"]] * 3), "text"),
-        (STRUCTURED, "structured"),
-        (np.ones((3, 2), dtype="M8[s]"), "dates"),
-        (np.ones((3, 2), dtype="m8[s]"), "time differences"),
-    ],
+    ("array", "found", "save"),
+    [(array, found, save) for array, found, forms in NO_MATRIX for save in forms],
 )
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_not_a_matrix_of_real_numbers(tmp_path, array, found, suffix):
-    source = tmp_path / f"a{suffix}"
-    if suffix == ".npy":
-        np.save(source, array)
-    else:
-        np.savez(source, array)
-    assert found in refusal(source, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("array", "found"),
-    [
-        (np.ones(5), "1-D"),
-        (np.ones((5, 4, 3)), "3-D"),
-        (np.ones((3, 2), dtype=bool), "booleans"),
-        (np.ones((3, 2), dtype="c16"), "complex"),
-    ],
-)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_zarr_that_is_not_a_matrix_of_real_numbers(tmp_path, array, found, zarr_format):
-    zarr.create_array(tmp_path / "a.zarr", data=array, zarr_format=zarr_format)
-    assert found in refusal(tmp_path / "a.zarr", tmp_path)
+def test_not_a_matrix_of_real_numbers(tmp_path, refused, array, found, save):
+    assert found in refused(save(tmp_path, array))
 
 
 def test_the_widest_matrix_is_accepted(tmp_path):
-    source = open_source(npy(tmp_path / "a.npy", np.ones((2, 32768), dtype=np.int8)))
+    source = open_source(save_npy(tmp_path, np.ones((2, 32768), dtype=np.int8)))
     assert source.shape == (2, 32768)
     assert source.dtype == np.int8
 
 
-def test_missing_path(tmp_path):
-    assert "does not exist" in refusal(tmp_path / "nowhere.npy", tmp_path)
-
-
 @pytest.mark.parametrize("name", ["a.csv", "embeddings"])
-def test_unknown_suffix_lists_what_is_accepted(tmp_path, name):
+def test_unknown_suffix_lists_what_is_accepted(tmp_path, refused, name):
     (tmp_path / name).write_bytes(b"1,2,3")
-    message = refusal(tmp_path / name, tmp_path)
+    message = refused(tmp_path / name)
     assert ".npy" in message
     assert ".npz" in message
     assert "Zarr" in message
-
-
-def test_directory_that_is_not_zarr(tmp_path):
-    (tmp_path / "folder").mkdir()
-    assert "directory without Zarr metadata" in refusal(tmp_path / "folder", tmp_path)
-
-
-def test_damaged_zarr_metadata(tmp_path):
-    (tmp_path / "a.zarr").mkdir()
-    (tmp_path / "a.zarr" / "zarr.json").write_text("{broken")
-    assert "could not be read" in refusal(tmp_path / "a.zarr", tmp_path)
 
 
 @pytest.mark.parametrize("key", [None, "nope"])
@@ -127,55 +76,46 @@ def test_several_arrays_are_listed_with_shape_and_dtype(tmp_path, key):
         assert "labels (shape (4,), int64)" in str(caught.value)
 
 
-def test_the_list_of_arrays_is_cut_and_matrices_come_first(tmp_path):
+def test_the_list_of_arrays_is_cut_and_matrices_come_first(tmp_path, refused):
     arrays = {f"a{i:02}": np.arange(4) for i in range(30)}
     np.savez(tmp_path / "a.npz", **arrays, matrix=np.ones((4, 3)))
-    message = refusal(tmp_path / "a.npz", tmp_path)
+    message = refused(tmp_path / "a.npz")
     assert "It holds: matrix (shape (4, 3), float64)" in message
     assert "and 11 more" in message
 
 
-def test_object_array_beside_the_chosen_one_is_listed_not_unpickled(tmp_path):
+def test_object_array_beside_the_chosen_one_is_listed_not_unpickled(tmp_path, refused):
     np.savez(tmp_path / "a.npz", names=np.array([{"a": 1}] * 4, dtype=object), x=np.ones((4, 3)))
-    assert "names (shape (4,), object)" in refusal(tmp_path / "a.npz", tmp_path)
+    assert "names (shape (4,), object)" in refused(tmp_path / "a.npz")
     assert open_source(tmp_path / "a.npz", "x").shape == (4, 3)
 
 
-@pytest.mark.parametrize("make", ["npy", "zarr"])
-def test_key_of_a_source_without_keys(tmp_path, make):
-    if make == "npy":
-        source = npy(tmp_path / "a.npy", np.ones((4, 3)))
-    else:
-        zarr.create_array(tmp_path / "a.zarr", data=np.ones((4, 3)))
-        source = tmp_path / "a.zarr"
-    assert "no array 'x'" in refusal(source, tmp_path, key="x")
+@pytest.mark.parametrize("save", [save_npy, save_zarr])
+def test_key_of_a_source_without_keys(tmp_path, refused, save):
+    assert "no array 'x'" in refused(save(tmp_path, np.ones((4, 3))), key="x")
 
 
-@pytest.mark.parametrize("make", ["npz", "zarr"])
-def test_nothing_inside(tmp_path, make):
-    source = tmp_path / f"a.{make}"
-    if make == "npz":
-        np.savez(source)
-    else:
-        zarr.create_group(source)
-    assert "holds no array" in refusal(source, tmp_path)
+@pytest.mark.parametrize(("make", "name"), [(np.savez, "a.npz"), (zarr.create_group, "a.zarr")])
+def test_nothing_inside(tmp_path, refused, make, name):
+    make(tmp_path / name)
+    assert "holds no array" in refused(tmp_path / name)
 
 
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("missing", [1, 8, 95])
-def test_truncated_npy_says_expected_and_found_bytes(tmp_path, fortran, missing):
-    source = npy(tmp_path / "a.npy", np.asarray(np.ones((4, 3)), order="F" if fortran else "C"))
+def test_truncated_npy_says_expected_and_found_bytes(tmp_path, refused, fortran, missing):
+    source = save_npy(tmp_path, np.asarray(np.ones((4, 3)), order="F" if fortran else "C"))
     os.truncate(source, 224 - missing)
-    message = refusal(source, tmp_path)
+    message = refused(source)
     assert f"found {224 - missing} bytes, expected 224" in message
 
 
-def test_longer_than_its_header_says(tmp_path):
+def test_longer_than_its_header_says(tmp_path, refused):
     source = tmp_path / "a.npy"
     with source.open("wb") as file:
         np.save(file, np.ones((4, 3)))
         np.save(file, np.ones((4, 3)))
-    assert "found 448 bytes, expected 224" in refusal(source, tmp_path)
+    assert "found 448 bytes, expected 224" in refused(source)
 
 
 def header(text: bytes, *, length: int | None = None, version: bytes = b"\x02\x00") -> bytes:
@@ -186,11 +126,7 @@ def header(text: bytes, *, length: int | None = None, version: bytes = b"\x02\x0
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"", "not in NumPy's .npy format"),
-        (b"hello, world", "not in NumPy's .npy format"),
         (b"\x93NUMPY", "format version"),
-        (b"\x93NUMPY\x09\x00", "format version 9.0"),
-        (header(b"{}", length=4_000_000_000), "header of 4000000000 bytes"),
         (header(b"{}", length=500), "ends inside its header"),
         (header(b"{}"), "could not be read"),
         (header(b"import os"), "could not be read"),
@@ -198,7 +134,6 @@ def header(text: bytes, *, length: int | None = None, version: bytes = b"\x02\x0
         (header(b"[" * 200 + b"]" * 200), "could not be read"),
         (header(b"{'descr': 'zz', 'fortran_order': False, 'shape': (2, 2)}"), "could not be read"),
         (header(b"{'descr': '<f8', 'fortran_order': 1, 'shape': (2, 2)}"), "could not be read"),
-        (header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (-2, 2)}"), "-2 rows"),
         (
             header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d, 4)}" % 10**30),
             f"expected {32 * 10**30 + 12 + 87}",
@@ -206,20 +141,15 @@ def header(text: bytes, *, length: int | None = None, version: bytes = b"\x02\x0
     ],
     ids=str,
 )
-def test_forged_and_damaged_npy(tmp_path, content, found):
+def test_forged_and_damaged_npy(tmp_path, refused, content, found):
     source = tmp_path / "a.npy"
     source.write_bytes(content)
-    assert found in refusal(source, tmp_path)
-
-
-def test_npz_that_is_not_a_zip(tmp_path):
-    (tmp_path / "a.npz").write_bytes(b"hello")
-    assert "could not be read" in refusal(tmp_path / "a.npz", tmp_path)
+    assert found in refused(source)
 
 
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("deflated", [False, True])
-def test_npz_with_a_flipped_byte(tmp_path, fortran, deflated):
+def test_npz_with_a_flipped_byte(tmp_path, refused, fortran, deflated):
     source = tmp_path / "a.npz"
     values = np.random.default_rng(0).standard_normal((200, 30))
     save = np.savez_compressed if deflated else np.savez
@@ -227,27 +157,27 @@ def test_npz_with_a_flipped_byte(tmp_path, fortran, deflated):
     content = bytearray(source.read_bytes())
     content[len(content) // 2] ^= 0x10
     source.write_bytes(content)
-    assert "could not be read" in refusal(source, tmp_path)
+    assert "could not be read" in refused(source)
 
 
-def test_npz_member_shorter_than_its_header_says(tmp_path):
+def test_npz_member_shorter_than_its_header_says(tmp_path, refused):
     saved = io.BytesIO()
     np.save(saved, np.ones((4, 3)))
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", saved.getvalue()[:-8])
-    message = refusal(tmp_path / "a.npz", tmp_path)
+    message = refused(tmp_path / "a.npz")
     assert "[x]" in message
     assert "found 216 bytes, expected 224" in message
 
 
-def test_npz_member_without_an_array(tmp_path):
+def test_npz_member_without_an_array(tmp_path, refused):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", b"hello")
         archive.writestr("y.npy", b"")
-    assert "x (unreadable)" in refusal(tmp_path / "a.npz", tmp_path)
+    assert "x (unreadable)" in refused(tmp_path / "a.npz")
 
 
-def test_zarr_chunk_that_is_damaged(tmp_path):
+def test_zarr_chunk_that_is_damaged(tmp_path, refused):
     zarr.create_array(
         tmp_path / "a.zarr",
         data=np.ones((4, 3)),
@@ -256,10 +186,10 @@ def test_zarr_chunk_that_is_damaged(tmp_path):
     )
     chunk = tmp_path / "a.zarr" / "c" / "0" / "0"
     chunk.write_bytes(b"\x01" + chunk.read_bytes()[1:])
-    assert "could not be read" in refusal(tmp_path / "a.zarr", tmp_path)
+    assert "could not be read" in refused(tmp_path / "a.zarr")
 
 
-def test_zarr_v2_that_asks_to_be_unpickled_is_refused_unread(tmp_path):
+def test_zarr_v2_that_asks_to_be_unpickled_is_refused_unread(tmp_path, refused):
     """Unpickling a chunk runs whatever its author wrote."""
     source, trap = tmp_path / "source.zarr", tmp_path / "sprung"
 
@@ -281,6 +211,5 @@ def test_zarr_v2_that_asks_to_be_unpickled_is_refused_unread(tmp_path):
     for dtype in ("<f4", "|O"):
         (source / ".zarray").write_text(json.dumps({**metadata, "dtype": dtype}))
         (source / "0.0").write_bytes(pickle.dumps(Trap()))
-        (tmp_path / dtype).mkdir()
-        refusal(source, tmp_path / dtype)
+        refused(source)
         assert not trap.exists()

@@ -47,24 +47,6 @@ def test_a_field_of_a_compound_dataset(tmp_path, holds, refused, chunks):
     assert "1-D" in refused(tmp_path / "a.h5", key="obsm/size")
 
 
-@pytest.mark.parametrize(
-    ("array", "found"),
-    [
-        (np.ones((4, 3), complex), "complex"),
-        (np.ones((4, 3), bool), "booleans"),
-        (np.ones((4, 3, 2)), "3-D"),
-        (np.float64(1), "0-D"),
-        (np.ones((4, 3), np.longdouble), "wider than 64 bits"),
-        (np.array([[b"a", b"b"]] * 3), "text"),
-    ],
-    ids=str,
-)
-def test_not_a_matrix_of_real_numbers(tmp_path, refused, array, found):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["e"] = array
-    assert found in refused(tmp_path / "a.h5")
-
-
 def test_ragged_rows_are_objects(tmp_path, refused):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         ragged = file.create_dataset("e", (4,), dtype=h5py.vlen_dtype(np.float32))

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import zarr
@@ -18,7 +12,8 @@ from pipeline.gallery.store import stored_ids
 from pipeline.ingest import ingest
 from pipeline.ingest import public_ids as ids_module
 from pipeline.storage.ids import Distinct, decode, encode, faults
-from scoreshield.errors import InputRejected
+from tests.harness.command import run_command
+from tests.harness.sources import zipped
 
 N = 30
 VALUES = np.random.default_rng(3).standard_normal((N, 4))
@@ -41,10 +36,7 @@ def from_zarr(folder, names):
 
 def from_zipped_zarr(folder, names):
     tree, key = from_zarr(folder, names)
-    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
-        for file in tree.rglob("*"):
-            archive.write(file, file.relative_to(tree))
-    return folder / "a.zip", key
+    return zipped(folder / "a.zip", tree), key
 
 
 def from_parquet(folder, names):
@@ -71,14 +63,6 @@ def ids_of(path) -> list[str]:
     return decode(stored_ids(gallery, 0, gallery.n))
 
 
-def refusal(folder: Path, source: Path, key: str | None, name: str) -> str:
-    (folder / "target").mkdir(exist_ok=True)
-    with pytest.raises(InputRejected) as caught:
-        ingest(source, folder / "target" / "g.zarr", key=key, public_ids=name)
-    assert list((folder / "target").iterdir()) == []
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("form", ALL)
 def test_text_and_integers(tmp_path, monkeypatch, form):
     monkeypatch.setattr(ids_module, "PART_ROWS", 11)
@@ -93,10 +77,10 @@ def test_text_and_integers(tmp_path, monkeypatch, form):
 
 
 @pytest.mark.parametrize("form", ALL)
-def test_names_that_hold_no_ids(tmp_path, form):
+def test_names_that_hold_no_ids(tmp_path, refused, form):
     source, key = form(tmp_path, NAMES)
-    assert "names" in refusal(tmp_path, source, key, "nothing")
-    assert "expected a 1-D array of text or integers" in refusal(tmp_path, source, key, "e")
+    assert "names" in refused(source, key, public_ids="nothing")
+    assert "expected a 1-D array of text or integers" in refused(source, key, public_ids="e")
 
 
 def test_long_ids_of_a_zipped_store_are_no_bomb(tmp_path):
@@ -110,17 +94,17 @@ def test_long_ids_of_a_zipped_store_are_no_bomb(tmp_path):
     assert ids_of(tmp_path / "g.zarr") == names
 
 
-def test_the_words_of_a_text(tmp_path):
+def test_the_words_of_a_text(tmp_path, refused):
     lines = [f"w{row} {row + 1} 1" for row in range(N)]
     (tmp_path / "a.vec").write_text("\n".join([f"{N} 2", *lines]))
     ingest(tmp_path / "a.vec", tmp_path / "g.zarr", public_ids="words")
     assert ids_of(tmp_path / "g.zarr") == [f"w{row}" for row in range(N)]
-    assert "its 'words'" in refusal(tmp_path, tmp_path / "a.vec", None, "names")
+    assert "its 'words'" in refused(tmp_path / "a.vec", public_ids="names")
 
 
 @pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
 @pytest.mark.filterwarnings("ignore:Writing zarr v2")
-def test_the_observations_of_anndata(tmp_path, suffix):
+def test_the_observations_of_anndata(tmp_path, refused, suffix):
     data = pytest.importorskip("anndata").AnnData(VALUES, obsm={"e": VALUES})
     data.obs_names = NAMES
     data.obs["number"] = np.arange(N)
@@ -131,7 +115,7 @@ def test_the_observations_of_anndata(tmp_path, suffix):
     assert ids_of(tmp_path / "g.zarr") == NAMES
     ingest(source, tmp_path / "h.zarr", public_ids="number")
     assert ids_of(tmp_path / "h.zarr") == NUMBERS
-    assert "categorical column" in refusal(tmp_path, source, None, "kind")
+    assert "categorical column" in refused(source, public_ids="kind")
 
 
 def test_a_gallery_hands_its_ids_on_only_when_asked(tmp_path):
@@ -142,9 +126,9 @@ def test_a_gallery_hands_its_ids_on_only_when_asked(tmp_path):
     assert ids_of(again.path) == NAMES
 
 
-def test_formats_without_ids(tmp_path):
+def test_formats_without_ids(tmp_path, refused):
     np.save(tmp_path / "a.npy", VALUES)
-    message = refusal(tmp_path, tmp_path / "a.npy", None, "names")
+    message = refused(tmp_path / "a.npy", public_ids="names")
     assert "a NumPy .npy file holds no ids" in message
     assert "Parquet" in message
 
@@ -162,25 +146,27 @@ def test_formats_without_ids(tmp_path):
     ids=str,
 )
 @pytest.mark.parametrize("form", [from_parquet, from_npz])
-def test_faulty_ids_are_counted_and_the_first_named(tmp_path, form, changes, found):
+def test_faulty_ids_are_counted_and_the_first_named(tmp_path, refused, form, changes, found):
     names = [changes.get(row, name) for row, name in enumerate(NAMES)]
     source, key = form(tmp_path, names)
-    message = refusal(tmp_path, source, key, "names")
+    message = refused(source, key, public_ids="names")
     assert found in message
     assert f"of {N}; expected distinct ids" in message
 
 
-def test_nulls_and_too_few_ids(tmp_path):
+def test_nulls_and_too_few_ids(tmp_path, refused):
     source, key = from_parquet(tmp_path, [None, *NAMES[1:]])
-    assert "no text in 1 row (counted from 0: 0)" in refusal(tmp_path, source, key, "names")
+    assert "no text in 1 row (counted from 0: 0)" in refused(source, key, public_ids="names")
     np.savez(tmp_path / "b.npz", e=VALUES, few=np.arange(N - 1), many=np.arange(N + 1))
-    assert f"found {N - 1} ids for {N} records" in refusal(tmp_path, tmp_path / "b.npz", "e", "few")
-    assert f"more ids for {N} records" in refusal(tmp_path, tmp_path / "b.npz", "e", "many")
+    assert f"found {N - 1} ids for {N} records" in refused(
+        tmp_path / "b.npz", "e", public_ids="few"
+    )
+    assert f"more ids for {N} records" in refused(tmp_path / "b.npz", "e", public_ids="many")
 
 
-def test_objects_are_never_unpickled(tmp_path):
+def test_objects_are_never_unpickled(tmp_path, refused):
     np.savez(tmp_path / "a.npz", e=VALUES, names=np.array(NAMES, dtype=object))
-    assert "never unpickled" in refusal(tmp_path, tmp_path / "a.npz", "e", "names")
+    assert "never unpickled" in refused(tmp_path / "a.npz", "e", public_ids="names")
 
 
 def test_a_damaged_gallery_does_not_give_ids(tmp_path):
@@ -217,10 +203,7 @@ def test_repeated_ids_are_the_later_ones():
 
 def test_the_command(tmp_path):
     source, _ = from_npz(tmp_path, NAMES)
-    command = Path(sys.executable).with_name("scoreshield")
-    words = [command, "ingest", source, tmp_path / "g.zarr", "--member", "e", "--json"]
-    made = subprocess.run(
-        [*map(str, words), "--public-ids", "names"], capture_output=True, text=True, check=True
-    )
-    assert json.loads(made.stdout)["n"] == N
+    words = ("ingest", str(source), "g.zarr", "--member", "e", "--json", "--public-ids", "names")
+    made = run_command(tmp_path, *words)
+    assert (made.returncode, made.json["n"]) == (0, N)
     assert ids_of(tmp_path / "g.zarr") == NAMES

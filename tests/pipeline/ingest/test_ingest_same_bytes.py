@@ -19,6 +19,7 @@ from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest, open_source
 from pipeline.ingest import write as write_module
 from scoreshield.arithmetic.fixedpoint import to_fixed
+from tests.harness.sources import save_npy, save_npz, save_npz_deflated, save_zarr
 
 
 def integers_that_fit_every_type() -> NDArray[np.float64]:
@@ -33,36 +34,16 @@ def stored_bytes(gallery_path: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(Path(gallery_path, ARRAY_NAME).glob("c.*"))}
 
 
-def save_npy(folder: Path, values: NDArray) -> Path:
-    np.save(folder / "a.npy", values)
-    return folder / "a.npy"
-
-
-def save_npz(folder: Path, values: NDArray) -> Path:
-    np.savez(folder / "a.npz", embeddings=values)
-    return folder / "a.npz"
-
-
-def save_npz_deflated(folder: Path, values: NDArray) -> Path:
-    np.savez_compressed(folder / "a.npz", embeddings=values)
-    return folder / "a.npz"
-
-
-def save_zarr(folder: Path, values: NDArray, **layout: object) -> Path:
-    zarr.create_array(folder / "a.zarr", data=values, **layout)
-    return folder / "a.zarr"
-
-
 SAVED = {
-    "npy, C order": lambda f, v: save_npy(f, v),
+    "npy, C order": save_npy,
     "npy, Fortran order": lambda f, v: save_npy(f, np.asfortranarray(v)),
     "npy, big-endian": lambda f, v: save_npy(f, v.astype(">f8")),
     "npy, big-endian float32, Fortran order": lambda f, v: save_npy(
         f, np.asfortranarray(v.astype(">f4"))
     ),
-    "npz, stored": lambda f, v: save_npz(f, v),
+    "npz, stored": save_npz,
     "npz, stored, Fortran order": lambda f, v: save_npz(f, np.asfortranarray(v)),
-    "npz, deflated": lambda f, v: save_npz_deflated(f, v),
+    "npz, deflated": save_npz_deflated,
     "npz, deflated, Fortran order, big-endian": lambda f, v: save_npz_deflated(
         f, np.asfortranarray(v.astype(">f8"))
     ),
@@ -92,35 +73,29 @@ def test_same_values_same_bytes(tmp_path, monkeypatch, save, panel_bytes):
     assert len(stored_bytes(gallery.path)) == (8 if panel_bytes == 1 else 1)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "<f2", ">f2", "<f4", ">f4", "<f8", ">f8"],
-)
-def test_every_numeric_type_reads_right(tmp_path, dtype):
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
+def test_every_numeric_type_reads_right(tmp_path, order, kind):
     values = integers_that_fit_every_type()
-    gallery = ingest(save_npy(tmp_path, values.astype(dtype)), tmp_path / "gallery.zarr")
+    values = np.abs(values) if kind.startswith("u") else values
+    source = save_npy(tmp_path, values.astype(order + kind))
+    gallery = ingest(source, tmp_path / "gallery.zarr")
     np.testing.assert_array_equal(read_rows(gallery.path, 0, 60), to_fixed(values))
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<u2", ">u2", "<u4", ">u4", "<u8", ">u8"])
-def test_every_unsigned_type_reads_right(tmp_path, dtype):
-    values = np.abs(integers_that_fit_every_type())
-    gallery = ingest(save_npy(tmp_path, values.astype(dtype)), tmp_path / "gallery.zarr")
-    np.testing.assert_array_equal(read_rows(gallery.path, 0, 60), to_fixed(values))
-
-
-@pytest.mark.parametrize("chunk_bytes", [4 * 13, 5 * 4 * 13, 4 * 2**20])
-def test_chunks_do_not_change_the_content(tmp_path, monkeypatch, chunk_bytes):
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("pipeline.gallery.store.CHUNK_BYTES", 4 * 13),
+        ("pipeline.gallery.store.CHUNK_BYTES", 5 * 4 * 13),
+        ("pipeline.gallery.store.CHUNK_BYTES", 3 * 2**20),
+        ("pipeline.ingest.write._SLICE_VALUES", 30),
+    ],
+)
+def test_chunks_and_slices_do_not_change_the_content(tmp_path, monkeypatch, place, value):
     source = save_npy(tmp_path, integers_that_fit_every_type())
     usual = content_digest(ingest(source, tmp_path / "usual.zarr"))
-    monkeypatch.setattr("pipeline.gallery.store.CHUNK_BYTES", chunk_bytes)
-    assert content_digest(ingest(source, tmp_path / "other.zarr")) == usual
-
-
-def test_slices_of_the_normalisation_do_not_change_the_content(tmp_path, monkeypatch):
-    source = save_npy(tmp_path, integers_that_fit_every_type())
-    usual = content_digest(ingest(source, tmp_path / "usual.zarr"))
-    monkeypatch.setattr(write_module, "_SLICE_VALUES", 30)
+    monkeypatch.setattr(place, value)
     assert content_digest(ingest(source, tmp_path / "other.zarr")) == usual
 
 

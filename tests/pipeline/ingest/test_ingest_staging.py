@@ -25,7 +25,7 @@ KILLED = """
 import os, signal, sys
 from pipeline.ingest import ingest
 ingest(sys.argv[1], sys.argv[2], overwrite=True,
-       progress=lambda done, n: os.kill(os.getpid(), signal.SIGKILL))
+       progress=lambda done: os.kill(os.getpid(), signal.SIGKILL))
 """
 
 FULL_DISK = """
@@ -170,7 +170,7 @@ def test_a_full_scratch_disk_is_not_blamed_on_the_source(source, tmp_path, targe
 
 
 def test_two_ingests_of_one_target(source, target):
-    def second(done: int, n: int) -> None:
+    def second(done: int) -> None:
         with pytest.raises(RunFailed, match="another ingest"):
             ingest(source, target)
 
@@ -179,7 +179,7 @@ def test_two_ingests_of_one_target(source, target):
 
 
 def test_an_interrupted_ingest_leaves_nothing(source, target):
-    def interrupt(done: int, n: int) -> None:
+    def interrupt(done: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
