@@ -126,7 +126,7 @@ def ingest(
         reporter.end()
     _print(
         as_json,
-        {"gallery": made.path, "n": made.n, "d": made.d, "lineage": made.lineage},
+        {"gallery": str(made.path), "n": made.n, "d": made.d, "lineage": made.lineage},
         f"{made.path}: {made.n} records of {made.d} features, lineage {made.lineage}",
     )
 
