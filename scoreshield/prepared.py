@@ -171,8 +171,7 @@ def _one_query_mechanism(
 ) -> Mechanism:
     if d < 1:
         raise ParameterError("embeddings need at least one feature, found 0")
-    longest = np.zeros((1, d), dtype=np.float32)
-    longest[0, 0] = 1.0
+    longest = np.eye(1, d, dtype=np.float32)
     return calibrate_scores(n, longest, epsilon, delta, adjacency, score_range)
 
 

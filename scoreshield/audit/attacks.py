@@ -257,19 +257,13 @@ def _scores_session(mechanism: Mechanism, dimension: int, queries: int) -> Mecha
 
 
 def _clean_score(record: NDArray[np.float32]) -> Score:
-    integers = to_integers(record)
-
-    def score(query: NDArray[np.float32], _number: int) -> float:
-        return float(exact_products(to_integers(query), integers)[0, 0]) * _PRODUCT_SCALE
-
-    return score
+    return lambda query, _number: float(_clean(query, record)[0, 0])
 
 
 def _released_score(session: Mechanism, record: NDArray[np.float32], key: bytes) -> Score:
-    def score(query: NDArray[np.float32], number: int) -> float:
-        return float(noisy_block(session, query, record, number, 0, key, "reconstruction")[0, 0])
-
-    return score
+    return lambda query, number: float(
+        noisy_block(session, query, record, number, 0, key, "reconstruction")[0, 0]
+    )
 
 
 def _clean(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Literal
 RecordKind = Literal["item", "user"]
 """What a record of interactions is: one item with all its users' values, or the reverse."""
 
-_WORDS: dict[RecordKind, str] = {
+PROTECTED_RECORDS: dict[RecordKind, str] = {
     "item": (
         "A record is one item with the ratings that all users gave it. The ratings of one user "
         "are spread over many records, so a user is NOT protected as a unit"
@@ -16,17 +16,10 @@ _WORDS: dict[RecordKind, str] = {
         "A record is one user with all ratings that this user gave, which are protected as a unit"
     ),
 }
-_SIZES: dict[RecordKind, str] = {
+"""Who is protected; sentences without their full stops."""
+
+PUBLIC_SIZES: dict[RecordKind, str] = {
     "item": "records are items and features are users",
     "user": "records are users and features are items",
 }
-
-
-def protected_records(kind: RecordKind) -> str:
-    """Who is protected where records are items, or users; a sentence without its full stop."""
-    return _WORDS[kind]
-
-
-def public_sizes(kind: RecordKind) -> str:
-    """What the public sizes n and d count."""
-    return _SIZES[kind]
+"""What the public sizes n and d count."""

@@ -32,6 +32,21 @@ SCHEMA_VERSION = 1
 
 Plain = bool | int | float | str | None
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, hexadecimal")]
+QueriesDigest = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the public queries as fixed-point rows: little-endian "
+        "float32 (m, d) in C order; null for a Gram matrix and for a release in memory",
+    ),
+]
+Time = Annotated[
+    str,
+    Field(
+        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$",
+        description="UTC, ISO 8601; null for a release in memory",
+    ),
+]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
@@ -240,28 +255,9 @@ class Manifest(_Strict):
     private: bool = True
     not_private_reason: str | None = None
     regime: RegimeName
-    published_at: (
-        Annotated[
-            str,
-            Field(
-                pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$",
-                description="UTC, ISO 8601; null for a release in memory",
-            ),
-        ]
-        | None
-    )
+    published_at: Time | None
     shape: Shape
-    queries_sha256: (
-        Annotated[
-            str,
-            Field(
-                pattern=r"^[0-9a-f]{64}$",
-                description="SHA-256 of the public queries as fixed-point rows: little-endian "
-                "float32 (m, d) in C order; null for a Gram matrix and for a release in memory",
-            ),
-        ]
-        | None
-    )
+    queries_sha256: QueriesDigest | None
     privacy: Privacy
     mechanism: MechanismRecord
     forecast: Forecast | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scoreshield.manifest.interactions import RecordKind, protected_records, public_sizes
+from scoreshield.manifest.interactions import PROTECTED_RECORDS, PUBLIC_SIZES, RecordKind
 from scoreshield.mechanisms.gaussian import Guarantee, Mechanism
 from scoreshield.regimes.registry import REGIMES
 
@@ -28,7 +28,7 @@ TRUST = (
 def privacy_unit(guarantee: Guarantee, record_kind: RecordKind | None = None) -> str:
     """What one privacy unit is, in words; of interactions, also what a record is."""
     words = _changed_unit(guarantee)
-    return words if record_kind is None else f"{words}. {protected_records(record_kind)}"
+    return words if record_kind is None else f"{words}. {PROTECTED_RECORDS[record_kind]}"
 
 
 def _changed_unit(guarantee: Guarantee) -> str:
@@ -52,7 +52,7 @@ def unprotected_quantities(
     """What a release makes public whatever its noise, in words."""
     words = REGIMES[regime].unprotected
     words = f"{words}, and so are the ids of the records" if with_ids else words
-    return words if record_kind is None else f"{words}; {public_sizes(record_kind)}"
+    return words if record_kind is None else f"{words}; {PUBLIC_SIZES[record_kind]}"
 
 
 def privacy_statement(
@@ -70,7 +70,7 @@ def privacy_statement(
         f"from an additional probability of at most {_exact(guarantee.delta)}."
     )
     if record_kind is not None:
-        words = f"{words} {protected_records(record_kind)}."
+        words = f"{words} {PROTECTED_RECORDS[record_kind]}."
     if guarantee.adjacency.kind == "record":
         return words
     return (

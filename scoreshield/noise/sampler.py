@@ -86,8 +86,7 @@ def tile_noise(
     (rows, columns) float64.
     """
     out = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
-    for at, k in _pieces(key, ratio, rows, columns, above_diagonal):
-        out[at] = k
+    add_tile_noise(out, key, ratio, rows, columns, above_diagonal=above_diagonal)
     return out
 
 

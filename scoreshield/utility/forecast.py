@@ -218,8 +218,7 @@ def separate_sigma(mechanism: Mechanism) -> float:
     """
     if mechanism.m is None:
         return mechanism.sigma
-    one = np.zeros((1, mechanism.d), dtype=np.float32)
-    one[0, 0] = 1.0
+    one = np.eye(1, mechanism.d, dtype=np.float32)
     guarantee = mechanism.guarantee
     alone = scores_sensitivity(one, guarantee.adjacency, mechanism.score_range, mechanism.grid)
     multiplier = mechanism.sigma / guarantee.sensitivity.value
