@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -254,40 +255,28 @@ def adversarial_gallery(d: int) -> NDArray[np.float32]:
     )
 
 
-@pytest.mark.parametrize("d", [3, 64, 513])
-def test_products_are_the_same_bits_for_any_block_and_thread_count(d: int) -> None:
-    integers = to_integers(adversarial_gallery(d))
+@pytest.mark.parametrize(
+    ("gallery", "sides"),
+    [
+        *((adversarial_gallery(d), (1, 7, 32, 4096)) for d in (3, 64, 513)),
+        (to_fixed(np.random.default_rng(9).standard_normal((700, 300))), (256, 4096)),
+    ],
+    ids=["3", "64", "513", "large"],
+)
+def test_products_are_the_same_bits_for_any_block_and_thread_count(
+    gallery: NDArray[np.float32], sides: tuple[int, ...]
+) -> None:
+    integers = to_integers(gallery)
+    count, d = integers.shape
     whole = exact_products(integers, integers)
-    count = len(integers)
-    for threads in (1, 2):
+    for threads, side in itertools.product((1, 2), sides):
+        panels = [integers[at : at + side] for at in range(0, count, side)]
         with threadpool_limits(threads, user_api="blas"):
-            for side in (1, 7, 32, count):
-                blocks = [
-                    [
-                        exact_products(integers[i : i + side], integers[j : j + side])
-                        for j in range(0, count, side)
-                    ]
-                    for i in range(0, count, side)
-                ]
-                assert np.array_equal(np.block(blocks), whole)
+            blocks = [[exact_products(left, right) for right in panels] for left in panels]
+        assert np.block(blocks).tobytes() == whole.tobytes()
     reordered = np.random.default_rng(0).permutation(d)
     assert np.array_equal(exact_products(integers[:, reordered], integers[:, reordered]), whole)
     assert np.array_equal(whole, whole.T)
-
-
-def test_large_products_are_the_same_bits_for_one_and_two_threads() -> None:
-    integers = to_integers(to_fixed(np.random.default_rng(9).standard_normal((700, 300))))
-    with threadpool_limits(1, user_api="blas"):
-        one = exact_products(integers, integers)
-    with threadpool_limits(2, user_api="blas"):
-        two = exact_products(integers, integers)
-    blocks = np.block(
-        [
-            [exact_products(integers[i : i + 256], integers[j : j + 256]) for j in (0, 256, 512)]
-            for i in (0, 256, 512)
-        ]
-    )
-    assert one.tobytes() == two.tobytes() == blocks.tobytes()
 
 
 @pytest.mark.parametrize("d", [3, 64, 513])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import mpmath
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -164,16 +163,6 @@ class TestCompose:
         assert total == pytest.approx(2.1228571, abs=1e-6)
         assert exact_delta(2 / self.FOUR[0], total) <= 1e-6
         assert exact_delta(2 / self.FOUR[0], total - 1e-7) > 1e-6
-
-    def test_four_releases_against_a_privacy_loss_distribution(self) -> None:
-        one = privacy_loss_distribution.from_gaussian_mechanism(
-            self.FOUR[0],
-            sensitivity=1,
-            value_discretization_interval=1e-3,
-            pessimistic_estimate=True,
-        )
-        above = one.self_compose(4).get_epsilon_for_delta(1e-6)
-        assert 0 <= above - compose(self.FOUR, 1e-6) <= 1e-4
 
     def test_unequal_releases_add_as_squares(self) -> None:
         # 3² + 4² = 5²
