@@ -6,7 +6,7 @@ is read by rectangles; nothing here knows a manifest.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,6 +129,14 @@ class Scores:
         return arrays.read(self.scores, (rows, columns))
 
 
+VIEWS: dict[str, Callable[[Any], Matrix]] = {
+    "scores": Scores,
+    "gram": DenseGram,
+    "factor": FactorGram,
+}
+"""How the matrix of a release is read, by its array; the first one that a release has counts."""
+
+
 def open_matrix(store: Place, names: Collection[str]) -> Matrix:
     """The matrix of a release's store: its scores, its dense Gram matrix, or its factor.
 
@@ -141,8 +149,5 @@ def open_matrix(store: Place, names: Collection[str]) -> Matrix:
     IntegrityFailure
         The store does not have the array.
     """
-    if "scores" in names:
-        return Scores(arrays.open_for_reading(store, "scores"))
-    if "gram" in names:
-        return DenseGram(arrays.open_for_reading(store, "gram"))
-    return FactorGram(arrays.open_for_reading(store, "factor"))
+    name = next(name for name in VIEWS if name in names)
+    return VIEWS[name](arrays.open_for_reading(store, name))

@@ -103,7 +103,9 @@ def calibrate_gram(
     def sensitivity(adjacency: Adjacency, grid: float) -> Sensitivity:
         return gram_sensitivity(n, d, adjacency, score_range, grid)
 
-    return _calibrate("gram", n, d, None, epsilon, delta, adjacency, score_range, sensitivity)
+    return calibrated_mechanism(
+        "gram", n, d, None, epsilon, delta, adjacency, score_range, sensitivity
+    )
 
 
 def calibrate_scores(
@@ -134,7 +136,9 @@ def calibrate_scores(
     def sensitivity(adjacency: Adjacency, grid: float) -> Sensitivity:
         return scores_sensitivity(queries, adjacency, score_range, grid)
 
-    return _calibrate("scores", n, d, m, epsilon, delta, adjacency, score_range, sensitivity)
+    return calibrated_mechanism(
+        "scores", n, d, m, epsilon, delta, adjacency, score_range, sensitivity
+    )
 
 
 def noisy_block(
@@ -222,7 +226,7 @@ def _span(tile: int, part: slice, origin: int) -> slice:
     return slice(part.start + offset, part.stop + offset)
 
 
-def _calibrate(
+def calibrated_mechanism(
     regime: str,
     n: int,
     d: int,
@@ -233,6 +237,13 @@ def _calibrate(
     score_range: ScoreRange,
     sensitivity: Callable[[Adjacency, float], Sensitivity],
 ) -> Mechanism:
+    """Settings of a regime whose Δ is ``sensitivity`` of an adjacency and of what the grid rounds.
+
+    Raises
+    ------
+    ParameterError
+        Privacy parameters that cannot be certified.
+    """
     adjacency = adjacency or Adjacency("record")
     multiplier = noise_multiplier(epsilon, delta)
     exponent = _grid_exponent(multiplier * sensitivity(adjacency, 0.0).value)
