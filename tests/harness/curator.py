@@ -118,14 +118,14 @@ class Curator:
         self,
         reporter: Reporter | None = None,
         unsafe_seed: int | None = None,
-        period: str | None = None,
+        due: str | None = None,
         performance: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Release in this process."""
+        """Release in this process; of a schedule, for the period that is ``due``."""
         config = self.load(**changes)
         with self._workers():
-            return release(config, reporter or Tee(), unsafe_seed, period, performance)
+            return release(config, reporter or Tee(), unsafe_seed, due, performance)
 
     def interrupt(self, stage: str, done: int, **changes: Any) -> None:
         """Leave a run unfinished."""

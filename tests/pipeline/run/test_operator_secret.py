@@ -19,31 +19,27 @@ from pipeline.gallery.open import content_digest
 from pipeline.perturb.keyfile import bound_message, read_key
 from pipeline.perturb.secret import derive_key
 from pipeline.run.abandon import abandon
+from tests.harness.curator import Curator
 
-MASTER = bytes(range(150, 182)).hex().encode()
+SECRET = bytes(range(150, 182))
+MASTER = SECRET.hex().encode()
 CHANGES: dict[str, Any] = {"arrays": ["factor"], "secret": {"file": "master.secret"}}
 
 
 @pytest.fixture
-def sworn(curator: Any) -> Any:
+def sworn(curator: Curator) -> Curator:
     """A curator with a master secret beside the configuration."""
-    write_secret(curator, MASTER)
+    curator.write_secret(SECRET)
     return curator
 
 
-def write_secret(curator: Any, secret: bytes) -> None:
-    path = curator.root / "master.secret"
-    path.write_bytes(secret + b"\n")
-    path.chmod(0o600)
-
-
-def derived(curator: Any, **changes: Any) -> bytes:
+def derived(curator: Curator, **changes: Any) -> bytes:
     run = curator.prepared(**CHANGES, **changes)
     bound_to = bound_message(content_digest(run.gallery), run.release_id, run.mechanism)
     return derive_key(MASTER, run.gallery.lineage, bound_to)
 
 
-def test_a_release_under_a_secret_leaves_nothing_of_it(sworn: Any) -> None:
+def test_a_release_under_a_secret_leaves_nothing_of_it(sworn: Curator) -> None:
     with_key = sworn.configure(**CHANGES)
     done = sworn.command("release", with_key.name, "--json")
     assert done.returncode == 0, done.stderr
@@ -63,7 +59,7 @@ def test_a_release_under_a_secret_leaves_nothing_of_it(sworn: Any) -> None:
     assert not sworn.release(**CHANGES).newly
 
 
-def test_a_lost_run_folder_is_made_again_with_the_same_bits(sworn: Any) -> None:
+def test_a_lost_run_folder_is_made_again_with_the_same_bits(sworn: Curator) -> None:
     sworn.interrupt("perturb", 5, **CHANGES)
     run = sworn.prepared(**CHANGES)
     key = read_key(run.folder.key_file)
@@ -75,14 +71,14 @@ def test_a_lost_run_folder_is_made_again_with_the_same_bits(sworn: Any) -> None:
 
 
 @pytest.mark.parametrize("changed", ["secret", "gallery", "settings"])
-def test_a_lost_run_folder_and_a_change_are_refused(sworn: Any, changed: str) -> None:
+def test_a_lost_run_folder_and_a_change_are_refused(sworn: Curator, changed: str) -> None:
     """One key on two matrices, or two noises on one gallery: neither is possible."""
     named = {**CHANGES, "release": "faces"}
     sworn.interrupt("perturb", 5, **named)
     folder = sworn.prepared(**named).folder
     shutil.rmtree(folder.path)
     if changed == "secret":
-        write_secret(sworn, MASTER[::-1])
+        sworn.write_secret(SECRET[::-1])
     elif changed == "gallery":
         sworn.write_source(seed=2)
     else:
@@ -97,7 +93,7 @@ def test_a_lost_run_folder_and_a_change_are_refused(sworn: Any, changed: str) ->
     assert not folder.store.exists()
 
 
-def test_one_secret_gives_each_release_its_own_key(sworn: Any) -> None:
+def test_one_secret_gives_each_release_its_own_key(sworn: Curator) -> None:
     cheap = {**sworn.settings["privacy"], "epsilon": 20.0}
     keys = set()
     for name in ("one", "two"):
@@ -109,7 +105,7 @@ def test_one_secret_gives_each_release_its_own_key(sworn: Any) -> None:
     assert len(keys) == 2
 
 
-def test_a_secret_that_cannot_be_read_is_found_before_anything_is_spent(sworn: Any) -> None:
+def test_a_secret_that_cannot_be_read_is_found_before_anything_is_spent(sworn: Curator) -> None:
     (sworn.root / "master.secret").chmod(0o644)
     with pytest.raises(ConfigurationError, match="expected 0600"):
         sworn.release(**CHANGES)
@@ -118,7 +114,7 @@ def test_a_secret_that_cannot_be_read_is_found_before_anything_is_spent(sworn: A
     assert not list(sworn.root.rglob("*.key"))
 
 
-def test_a_command_of_the_operator(sworn: Any) -> None:
+def test_a_command_of_the_operator(sworn: Curator) -> None:
     changes = {**CHANGES, "secret": {"command": ["cat", str(sworn.root / "master.secret")]}}
     sworn.interrupt("perturb", 1, **changes)
     run = sworn.prepared(**changes)
@@ -127,7 +123,7 @@ def test_a_command_of_the_operator(sworn: Any) -> None:
     assert read_key(run.folder.key_file) == expected
 
 
-def test_another_secret_is_refused_while_the_key_is_there(sworn: Any) -> None:
+def test_another_secret_is_refused_while_the_key_is_there(sworn: Curator) -> None:
     """Whoever swapped secrets would believe that the new one reproduces the run."""
     sworn.interrupt("perturb", 1, **CHANGES)
     (sworn.root / "master.secret").write_bytes(bytes(range(100, 140)))

@@ -12,15 +12,13 @@ import pytest
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure, ParameterError
-from pipeline.progress import Tee
 from pipeline.reader.open import open_release
 from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
-from pipeline.run.release import release
 from tests.harness.curator import Curator, N, embeddings
 
 
-def write_source(curator: Any) -> list[str]:
+def write_source(curator: Curator) -> list[str]:
     names = [f"product {row}" for row in range(N)]
     names[7] = "größtes"
     np.savez(curator.root / "source.npz", e=embeddings(), sku=names)
@@ -76,7 +74,7 @@ def test_they_change_no_bit_of_the_noise(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         curator = Curator(tmp_path / folder)
         write_source(curator)
-        made.append(release(curator.load(**changes), Tee(), 7).manifest)
+        made.append(curator.release(unsafe_seed=7, **changes).manifest)
     assert made[0].noisy == made[1].noisy
     assert made[0].release_id == made[1].release_id
     assert made[0].arrays["gram"] == made[1].arrays["gram"]
@@ -90,7 +88,7 @@ def test_a_release_without_ids_says_so(finished: Any) -> None:
         _ = open_release(finished.path).ids
 
 
-def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Any) -> None:
+def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Curator) -> None:
     from pipeline.ingest import ingest
 
     ingest(curator.root / "source.npy", curator.root / "made.zarr")
@@ -98,7 +96,7 @@ def test_a_gallery_without_ids_can_not_be_asked_for_them(curator: Any) -> None:
         curator.release(gallery="made.zarr", public_ids="sku")
 
 
-def test_scores_have_ids_of_their_records(curator: Any) -> None:
+def test_scores_have_ids_of_their_records(curator: Curator) -> None:
     names = write_source(curator)
     queries = np.eye(16, dtype=np.float32)[:3]
     np.save(curator.root / "queries.npy", queries)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import OverspendRefused
+from tests.harness.curator import Curator, Finished
 
 
-def test_a_copy_of_a_released_source_draws_on_the_same_budget(curator: Any) -> None:
+def test_a_copy_of_a_released_source_draws_on_the_same_budget(curator: Curator) -> None:
     first = curator.release(release="first", projection={"method": "none"}, arrays=["gram"])
     shutil.copy(curator.root / "source.npy", curator.root / "copy.npy")
     small = {**curator.settings["privacy"], "epsilon": 20.0}
@@ -26,9 +26,9 @@ def test_a_copy_of_a_released_source_draws_on_the_same_budget(curator: Any) -> N
     assert [entry.release_id for entry in entries] == ["first", "third"]
 
 
-def test_a_ledger_that_was_set_back_releases_nothing(finished: Any, tmp_path: Path) -> None:
+def test_a_ledger_that_was_set_back_releases_nothing(finished: Finished, tmp_path: Path) -> None:
     root = Path(shutil.copytree(finished.curator.root, tmp_path / "copy"))
-    curator = type(finished.curator)(root, finished.curator.settings)
+    curator = Curator(root, finished.curator.settings)
     older = (root / "ledger.db").read_bytes()
     small = {**curator.settings["privacy"], "epsilon": 1.0}
     changes = {"projection": {"method": "none"}, "arrays": ["gram"], "privacy": small}

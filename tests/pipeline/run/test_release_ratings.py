@@ -22,7 +22,7 @@ from pipeline.gallery.store import Gallery
 from pipeline.ingest.sources import latest_gallery, prepare_gallery
 from pipeline.perturb.keyfile import bound_message
 from pipeline.perturb.secret import unsafe_key
-from pipeline.progress import JsonLines
+from pipeline.progress import Tee
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
 from pipeline.run.prepare import prepare_run
@@ -32,6 +32,7 @@ from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
 from scoreshield.inmemory import perturb_gram
 from scoreshield.mechanisms.gaussian import noisy_block
+from tests.harness.cluster import THREADS
 
 MOVIELENS = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "ml-latest-small"
 ITEMS, USERS = 30, 50
@@ -66,8 +67,8 @@ def configured(folder: Path, **changes: Any) -> Config:
 
 
 def silently(config: Config, unsafe_seed: int | None = None) -> Path:
-    with (config.private.parent / "log").open("w") as log:
-        return release(config, JsonLines(log), unsafe_seed).path
+    with THREADS.instead_of_processes():
+        return release(config, Tee(), unsafe_seed).path
 
 
 def test_ratings_are_released_in_one_command_with_the_bits_of_the_dense_path(folder: Path) -> None:
@@ -116,8 +117,7 @@ def test_ratings_by_item_and_by_user_have_a_budget_each(folder: Path) -> None:
 
 
 def prepared(config: Config) -> Gallery:
-    with (config.private.parent / "log").open("w") as log:
-        return prepare_gallery(config, JsonLines(log))
+    return prepare_gallery(config, Tee())
 
 
 def test_public_queries_are_scored_against_sparse_records(folder: Path) -> None:

@@ -10,30 +10,28 @@ import pytest
 
 import pipeline.run.release
 from pipeline.forecast.preview import preview_periods
-from pipeline.progress import Tee
 from pipeline.run.budget import ConfiguredLedger
-from pipeline.run.release import release
-from tests.harness.curator import N
-from tests.harness.interruptions import InterruptAt, Interrupted
+from tests.harness.curator import Curator, N
+from tests.harness.interruptions import Interrupted
 
 SCHEDULE: dict[str, Any] = {"release": "similar", "period": "monthly"}
 
 
-def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(curator: Any) -> None:
+def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(curator: Curator) -> None:
     curator.write_source()
     ledger = {**curator.settings["ledger"], "epsilon": 90.0}
     metrics = {"textfile": "scoreshield.prom"}
-    config = curator.load(**SCHEDULE, ledger=ledger, metrics=metrics)
-    silent = Tee()
+    curator.settings |= {**SCHEDULE, "ledger": ledger, "metrics": metrics}
+    config = curator.load()
     assert preview_periods(config).outlook.fitting == 2
-    first = release(config, silent, period="2026-08")
+    first = curator.release(due="2026-08")
     assert (first.newly, first.path.name) == (True, "similar-2026-08")
 
     # The gallery has grown meanwhile: the period's release is reported, the next one carries it.
     curator.write_source(n=N + 10, seed=2)
-    again = release(config, silent, period="2026-08")
+    again = curator.release(due="2026-08")
     assert (again.newly, again.manifest) == (False, first.manifest)
-    second = release(config, silent, period="2026-09")
+    second = curator.release(due="2026-09")
     told = (curator.root / "scoreshield.prom").read_text()
     assert "scoreshield_last_exit_code 0.0" in told
     assert 'scoreshield_stage_done{stage="perturb"} 15.0' in told
@@ -56,7 +54,7 @@ def test_a_schedule_from_its_first_release_to_the_end_of_its_budget(curator: Any
     assert "scoreshield_budget_epsilon 0.0" in told
 
 
-def test_two_schedulers_in_one_period_spend_once(curator: Any) -> None:
+def test_two_schedulers_in_one_period_spend_once(curator: Curator) -> None:
     curator.write_source()
     curator.configure(**SCHEDULE)
     arguments = ("release", "release.yaml", "--period", "2026-08", "--json")
@@ -71,14 +69,12 @@ def test_two_schedulers_in_one_period_spend_once(curator: Any) -> None:
     assert [entry.release_id for entry in account.entries] == ["similar-2026-08"]
 
 
-def test_an_interrupted_period_is_resumed(curator: Any) -> None:
+def test_an_interrupted_period_is_resumed(curator: Curator) -> None:
     curator.write_source()
-    config = curator.load(**SCHEDULE)
-    with pytest.raises(Interrupted):
-        release(config, InterruptAt("perturb", 3), period="2026-08")
-    assert release(config, Tee(), period="2026-08", performance=True).newly
+    curator.interrupt("perturb", 3, due="2026-08", **SCHEDULE)
+    assert curator.release(due="2026-08", performance=True, **SCHEDULE).newly
     curator.assert_spent_once(release="similar-2026-08")
-    reports = config.private / "runs" / "similar-2026-08" / "performance"
+    reports = curator.root / "private" / "runs" / "similar-2026-08" / "performance"
     assert stat.S_IMODE(reports.stat().st_mode) == 0o700
     assert {file.name for file in reports.iterdir()} == {
         "perturb.html",
@@ -89,7 +85,7 @@ def test_an_interrupted_period_is_resumed(curator: Any) -> None:
 
 
 def test_a_published_period_is_settled_though_its_gallery_changed(
-    curator: Any, monkeypatch: pytest.MonkeyPatch
+    curator: Curator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
         raise Interrupted
@@ -99,11 +95,11 @@ def test_a_published_period_is_settled_though_its_gallery_changed(
     with monkeypatch.context() as patched:
         patched.setattr(pipeline.run.release, "conclude", crash)
         with pytest.raises(Interrupted):
-            release(config, Tee(), period="2026-08")
+            curator.release(due="2026-08", **SCHEDULE)
     key_file = config.private / "runs" / "similar-2026-08" / "release.key"
     assert key_file.exists()
     curator.write_source(n=N + 10, seed=2)
-    outcome = release(config, Tee(), period="2026-08")
+    outcome = curator.release(due="2026-08", **SCHEDULE)
     assert not outcome.newly
     assert not key_file.exists()
     entry = ConfiguredLedger(config).ledger.account(outcome.manifest.composition.lineage).entries[0]

@@ -6,13 +6,13 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from pipeline.gallery.open import content_digest
 from pipeline.run.record import NOTICE, Timings
+from tests.harness.curator import Finished
 
 
-def test_it_holds_what_the_manifest_must_not(finished: Any) -> None:
+def test_it_holds_what_the_manifest_must_not(finished: Finished) -> None:
     run = finished.curator.prepared()
     file = run.folder.finished_record
     assert file.stat().st_mode & 0o777 == 0o600
@@ -33,7 +33,7 @@ def test_it_holds_what_the_manifest_must_not(finished: Any) -> None:
     assert record["key"] == "drawn from the operating system's generator"
 
 
-def test_none_of_it_is_published(finished: Any) -> None:
+def test_none_of_it_is_published(finished: Finished) -> None:
     run = finished.curator.prepared()
     record = json.loads(run.folder.finished_record.read_text())
     private = (
@@ -49,7 +49,7 @@ def test_none_of_it_is_published(finished: Any) -> None:
 
 
 def test_one_that_a_crash_prevented_is_written_by_the_next_command(
-    finished: Any, tmp_path: Path
+    finished: Finished, tmp_path: Path
 ) -> None:
     run = finished.curator.prepared()
     kept = shutil.copy2(run.folder.finished_record, tmp_path / "kept")

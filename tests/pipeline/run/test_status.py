@@ -15,7 +15,7 @@ from pipeline.config.yaml import load_config
 from pipeline.errors import BudgetRefused, InputRejected
 from pipeline.gallery.open import content_digest
 from pipeline.ingest.sources import prepare_gallery
-from pipeline.progress import JsonLines
+from pipeline.progress import Tee
 from pipeline.run.budget import ConfiguredLedger, request_for
 from pipeline.run.prepare import prepare_run, run_settings
 from pipeline.run.run import Run
@@ -41,10 +41,9 @@ def config(tmp_path: Path) -> Config:
     return configure(tmp_path)
 
 
-def started(config: Config, folder: Path) -> Run:
+def started(config: Config) -> Run:
     """A run up to the moment before its first block."""
-    with (folder / "log").open("w") as log:
-        gallery = prepare_gallery(config, JsonLines(log))
+    gallery = prepare_gallery(config, Tee())
     run = prepare_run(config, gallery)
     digest = content_digest(gallery)
     ledger = ConfiguredLedger(config).opened(gallery, digest)
@@ -68,8 +67,8 @@ def test_a_missing_source_is_no_release_that_has_not_started(tmp_path: Path) -> 
         release_status(configure(tmp_path))
 
 
-def test_each_stage_is_told(config: Config, tmp_path: Path) -> None:
-    run = started(config, tmp_path)
+def test_each_stage_is_told(config: Config) -> None:
+    run = started(config)
     assert release_status(config).stage == "perturb"
     for index in range(3):
         save_receipt(run.folder.receipts, Receipt(index, "0" * 64))
@@ -89,13 +88,13 @@ def test_each_stage_is_told(config: Config, tmp_path: Path) -> None:
 def test_without_projection_publishing_follows_the_last_block(tmp_path: Path) -> None:
     np.save(tmp_path / "faces.npy", np.random.default_rng(1).normal(size=(10, 4)))
     config = configure(tmp_path, projection={"method": "none"}, arrays=["gram"])
-    run = started(config, tmp_path)
+    run = started(config)
     save_receipt(run.folder.receipts, Receipt(0, "0" * 64))
     assert release_status(config).stage == "publish"
 
 
-def test_the_account_is_part_of_it_for_people_and_machines(config: Config, tmp_path: Path) -> None:
-    run = started(config, tmp_path)
+def test_the_account_is_part_of_it_for_people_and_machines(config: Config) -> None:
+    run = started(config)
     found = release_status(config)
     shown = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert shown["release_id"] == run.release_id
@@ -106,8 +105,8 @@ def test_the_account_is_part_of_it_for_people_and_machines(config: Config, tmp_p
     assert account_of(config) == found.account
 
 
-def test_a_release_that_was_given_up_is_called_so(config: Config, tmp_path: Path) -> None:
-    run = started(config, tmp_path)
+def test_a_release_that_was_given_up_is_called_so(config: Config) -> None:
+    run = started(config)
     ledger = ConfiguredLedger(config).opened(run.gallery, content_digest(run.gallery))
     ledger.abandon(run.gallery.lineage, run.release_id)
     assert release_status(config).stage == "abandoned"

@@ -13,35 +13,23 @@ import yaml
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.gallery.dense import read_rows
-from pipeline.gallery.open import content_digest
-from pipeline.ingest.sources import known_gallery
-from pipeline.perturb.keyfile import bound_message
-from pipeline.perturb.secret import unsafe_key
-from pipeline.plan.gram import GramPlan
-from pipeline.progress import Tee
-from pipeline.project.dense import assemble
 from pipeline.reader.open import NotPrivateWarning, open_release
 from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
 from pipeline.run.outcome import Outcome
-from pipeline.run.prepare import prepare_run
-from pipeline.run.release import release
-from pipeline.run.unsafe_seed import UnsafeSeed
-from scoreshield.inmemory import perturb_gram
-from tests.harness.curator import Curator
-from tests.harness.interruptions import InterruptAt, KeyWatch
+from tests.harness.curator import Curator, Finished
+from tests.harness.interruptions import KeyWatch
 
 SEED = 7
 FACTOR = {"arrays": ["factor"]}
 
 
-def make(curator: Any, seed: int = SEED, **changes: Any) -> Outcome:
+def make(curator: Curator, seed: int = SEED, **changes: Any) -> Outcome:
     with pytest.warns(NotPrivateWarning, match="is NOT PRIVATE: made in test mode"):
-        return release(curator.load(**{**FACTOR, **changes}), Tee(), seed)
+        return curator.release(unsafe_seed=seed, **{**FACTOR, **changes})
 
 
-def run_folder(curator: Any) -> Path:
+def run_folder(curator: Curator) -> Path:
     (folder,) = (curator.root / "private" / "test-runs").iterdir()
     return Path(folder)
 
@@ -121,12 +109,8 @@ class TestEverythingSaysNotPrivate:
 
 
 class TestReproducible:
-    def test_the_same_bits_in_another_folder_with_another_lineage(
-        self, curator: Any, tmp_path: Path
-    ) -> None:
-        other = type(curator)(tmp_path / "other")
-        other.root.mkdir()
-        other.write_source()
+    def test_the_same_bits_in_another_folder_with_another_lineage(self, curator: Curator) -> None:
+        other = curator.beside("other")
         first = make(curator).manifest
         second = make(other, block_side=128).manifest
         assert curator.prepared().gallery.lineage != other.prepared().gallery.lineage
@@ -136,21 +120,21 @@ class TestReproducible:
         assert third.release_id != first.release_id
         assert third.noisy != first.noisy
 
-    def test_a_named_one_keeps_its_seed(self, curator: Any) -> None:
+    def test_a_named_one_keeps_its_seed(self, curator: Curator) -> None:
         made = make(curator, release="faces")
         assert made.path.name == "faces-not-private"
         with pytest.raises(ConfigurationError, match="unsafe_seed = 7, this configuration says 8"):
-            release(curator.load(**FACTOR, release="faces"), Tee(), 8)
+            curator.release(unsafe_seed=8, **FACTOR, release="faces")
         shutil.rmtree(curator.root / "private" / "test-runs")
         with (
             pytest.warns(NotPrivateWarning),
             pytest.raises(ConfigurationError, match="another release: it has not_private_reason"),
         ):
-            release(curator.load(**FACTOR, release="faces"), Tee(), 8)
+            curator.release(unsafe_seed=8, **FACTOR, release="faces")
 
 
 class TestApartFromRealRuns:
-    def test_a_real_release_is_made_beside_it_and_spends_once(self, curator: Any) -> None:
+    def test_a_real_release_is_made_beside_it_and_spends_once(self, curator: Curator) -> None:
         demonstration = make(curator, release="faces")
         real = curator.release(**FACTOR, release="faces")
         assert real.newly
@@ -162,7 +146,7 @@ class TestApartFromRealRuns:
         assert not make(curator, release="faces").newly
         assert curator.account().spent == spent
 
-    def test_an_unfinished_real_run_is_left_alone(self, curator: Any) -> None:
+    def test_an_unfinished_real_run_is_left_alone(self, curator: Curator) -> None:
         with KeyWatch(curator.root) as watch:
             curator.interrupt("perturb", 4, **FACTOR, release="faces")
             watch.look()
@@ -178,29 +162,27 @@ class TestApartFromRealRuns:
             curator.expected_noisy(watch.key, **FACTOR, release="faces"),
         )
 
-    def test_a_real_runs_folder_in_its_place_is_refused(self, curator: Any) -> None:
+    def test_a_real_runs_folder_in_its_place_is_refused(self, curator: Curator) -> None:
         curator.interrupt("perturb", 4, **FACTOR, release="faces")
-        config = curator.load(**FACTOR, release="faces")
-        gallery = known_gallery(config)
-        assert gallery is not None
-        real = curator.prepared(**FACTOR, release="faces").folder.path
-        place = prepare_run(config, gallery, UnsafeSeed(SEED)).folder.path
+        named = {**FACTOR, "release": "faces"}
+        real = curator.prepared(**named).folder.path
+        place = curator.prepared(SEED, **named).folder.path
         place.parent.mkdir()
         shutil.copytree(real, place)
         with pytest.raises(ConfigurationError, match="unsafe_seed = None"):
-            release(config, Tee(), SEED)
+            curator.release(unsafe_seed=SEED, **named)
         (place / "run.json").unlink()
         key = (place / "release.key").read_bytes()
         with pytest.raises(IntegrityFailure, match="holds the key of another run"):
-            release(config, Tee(), SEED)
+            curator.release(unsafe_seed=SEED, **named)
         assert (place / "release.key").read_bytes() == key
 
-    def test_a_real_release_never_takes_the_name_of_one(self, curator: Any) -> None:
+    def test_a_real_release_never_takes_the_name_of_one(self, curator: Curator) -> None:
         with pytest.raises(ConfigurationError, match="marks releases of test mode"):
             curator.load(release="faces-not-private")
 
     def test_a_signed_demonstration_under_a_real_name_is_not_taken_for_the_release(
-        self, curator: Any
+        self, curator: Curator
     ) -> None:
         made = make(curator, release="faces")
         made.path.rename(made.path.with_name("faces"))
@@ -211,45 +193,37 @@ class TestApartFromRealRuns:
             curator.release(**FACTOR, release="faces")
         assert curator.account() is None
 
-    def test_no_configuration_turns_it_on(self, curator: Any) -> None:
+    def test_no_configuration_turns_it_on(self, curator: Curator) -> None:
         for key in ("unsafe_seed", "unsafe-seed", "seed"):
             with pytest.raises(ConfigurationError, match="unknown key"):
                 curator.load(**{key: 7})
 
     @pytest.mark.parametrize("seed", ["-1", "x", ""])
-    def test_a_seed_is_a_whole_number(self, curator: Any, seed: str) -> None:
+    def test_a_seed_is_a_whole_number(self, curator: Curator, seed: str) -> None:
         curator.configure()
         assert curator.command("release", "release.yaml", "--unsafe-seed", seed).returncode == 2
 
 
 class TestResumed:
-    def test_an_interrupted_one_goes_on_with_the_noise_of_its_seed(self, curator: Any) -> None:
-        with pytest.raises(Exception, match=r"^$"):
-            release(curator.load(**FACTOR), InterruptAt("perturb", 5), SEED)
+    def test_an_interrupted_one_goes_on_with_the_noise_of_its_seed(self, curator: Curator) -> None:
+        curator.interrupt("perturb", 5, unsafe_seed=SEED, **FACTOR)
         resumed = make(curator)
         assert resumed.newly
         assert verify_release(resumed.path).ok
-        config = curator.load(**FACTOR)
-        gallery = known_gallery(config)
-        assert gallery is not None
-        run = prepare_run(config, gallery, UnsafeSeed(SEED))
-        bound_to = bound_message(content_digest(gallery), run.release_id, run.mechanism)
-        rows = read_rows(gallery.path, 0, gallery.n)
-        key = unsafe_key(SEED, bound_to)
-        expected = perturb_gram(rows, run.mechanism, key, run.release_id, run.plan.encoding)
-        assert isinstance(run.plan, GramPlan)
-        noisy = assemble(run.folder.store, run.plan.triangle)
-        np.testing.assert_array_equal(noisy, expected)
+        test_mode = {"unsafe_seed": SEED, **FACTOR}
+        np.testing.assert_array_equal(
+            curator.noisy(**test_mode),
+            curator.expected_noisy(curator.seeded_key(**test_mode), **test_mode),
+        )
 
-    def test_a_changed_gallery_is_refused(self, curator: Any) -> None:
-        with pytest.raises(Exception, match=r"^$"):
-            release(curator.load(**FACTOR), InterruptAt("perturb", 5), SEED)
+    def test_a_changed_gallery_is_refused(self, curator: Curator) -> None:
+        curator.interrupt("perturb", 5, unsafe_seed=SEED, **FACTOR)
         curator.write_source(seed=2)
         with pytest.raises(IntegrityFailure, match="other content"):
-            release(curator.load(**FACTOR), Tee(), SEED)
+            curator.release(unsafe_seed=SEED, **FACTOR)
 
 
-def test_a_real_release_says_nothing_of_the_kind(finished: Any) -> None:
+def test_a_real_release_says_nothing_of_the_kind(finished: Finished) -> None:
     opened = open_release(finished.path)
     assert opened.manifest.private
     for text in (finished.output, finished.errors, render_markdown(opened.manifest), repr(opened)):
