@@ -42,7 +42,7 @@ from perturb import (
 from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_tasks
 from pipeline.config.cluster import Cluster
-from pipeline.gallery.dense import ARRAY_NAME, create_embeddings
+from pipeline.gallery.dense import create_embeddings
 from pipeline.gallery.store import panels
 from pipeline.ingest.queries import Queries, keep_queries, kept_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key
@@ -51,6 +51,7 @@ from pipeline.plan.geometry import Rectangle
 from pipeline.plan.scores import ScoresPlan, plan_scores
 from pipeline.storage.blocks import create_store
 from pipeline.storage.durable import make_private
+from pipeline.storage.layout import EMBEDDINGS
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.prepared import scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
@@ -148,7 +149,7 @@ def plain_block(job: PlainJob, index: int) -> int:
     """Inner products, NumPy normals, one chunk."""
     rows, columns = job.rectangle.region(index)
     queries = kept_queries(job.queries, job.queries_sha256)[rows].astype(np.float64)
-    records: NDArray[Any] = zarr.open_group(job.gallery, mode="r")[ARRAY_NAME][columns]
+    records: NDArray[Any] = zarr.open_group(job.gallery, mode="r")[EMBEDDINGS][columns]
     scores = queries @ records.astype(np.float64).T
     scores += job.sigma * np.random.default_rng(index).standard_normal(scores.shape)
     padded = np.zeros(job.rectangle.shape, dtype=np.float32)

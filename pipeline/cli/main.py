@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from pipeline.storage.layout import MANIFEST, RELEASE_STORE
+
 _EXIT_CODES = (
     "Exit codes: 0 done; 2 usage or configuration; 3 input rejected; 4 budget refused; "
     "5 integrity failure; 6 run failed, resumable."
@@ -586,7 +588,7 @@ def _check_is_release(folder: Any) -> None:
     """A mistyped path is no damaged release."""
     from pipeline.errors import ConfigurationError
 
-    if not any((folder / name).exists() for name in ("manifest.json", "release.zarr")):
+    if not any((folder / name).exists() for name in (MANIFEST, RELEASE_STORE)):
         raise ConfigurationError(
             f"{folder}: expected the folder of a release, with manifest.json and release.zarr; "
             "found neither"

@@ -35,12 +35,13 @@ from pipeline.plan.rates import Rates
 from pipeline.plan.release import ReleasePlan
 from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS
 from pipeline.progress import Reporter
-from pipeline.project.dense import STORE, describe_array
+from pipeline.project.dense import describe_array
 from pipeline.project.panel_file import FEWEST_ROWS, PanelFile, RowRanges
 from pipeline.publish.gram import prepare_release, publish_block
 from pipeline.run.gram import gram_mechanism
 from pipeline.storage import arrays, blocks
 from pipeline.storage.durable import make_private
+from pipeline.storage.layout import PROJECTION_STORE
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection.blockwise.panels import start_pattern
 
@@ -132,7 +133,7 @@ class _Clock:
         folder = self.bench.folder / f"projection-{rank}"
         if not folder.exists():
             folder.mkdir()
-            store, side = folder / STORE, self.bench.triangle.side
+            store, side = folder / PROJECTION_STORE, self.bench.triangle.side
             arrays.create_group(store)
             arrays.create_array(store, "factor", (2 * side, rank), (side, rank))
             values = start_pattern(range(2 * side), range(rank)).astype(np.float32)

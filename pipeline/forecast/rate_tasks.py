@@ -27,6 +27,7 @@ from pipeline.project.panel_file import PanelFile, RowRanges
 from pipeline.project.panel_store import StoredTerm, combine_rows, inner_rows
 from pipeline.publish.gram import PublishJob, publish_block
 from pipeline.storage import blocks
+from pipeline.storage.layout import GALLERY_STORE, NOISY_STORE, RECEIPTS
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
 from scoreshield.projection.blockwise.panels import start_pattern
@@ -55,17 +56,17 @@ class Bench:
     @property
     def gallery(self) -> Path:
         """Fixed-point rows, (2 · side, d)."""
-        return self.folder / "gallery.zarr"
+        return self.folder / GALLERY_STORE
 
     @property
     def noisy(self) -> Path:
         """Noisy blocks."""
-        return self.folder / "noisy.zarr"
+        return self.folder / NOISY_STORE
 
     @property
     def receipts(self) -> Path:
         """Their receipts."""
-        return self.folder / "receipts"
+        return self.folder / RECEIPTS
 
     def own(self, index: int) -> Path:
         """The folder of one thread."""

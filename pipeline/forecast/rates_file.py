@@ -16,9 +16,9 @@ from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.plan.rates import Rates
 from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.layout import MEASURED_RATES
 from scoreshield.manifest.build import installed_versions
 
-FILE = "rates.json"
 _FORMAT = 1
 _SOFTWARE = ("scoreshield", "numpy", "scipy", "zarr", "dask", "distributed")
 
@@ -86,7 +86,7 @@ def here_and_now(rates: Rates, cluster: Cluster, stored_as: str) -> Calibration:
 
 def save_calibration(private: Path, calibration: Calibration) -> Path:
     """Write the file, replacing an earlier one."""
-    path = make_private(private) / FILE
+    path = make_private(private) / MEASURED_RATES
     content = {"format": _FORMAT, **asdict(calibration)}
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
     return path
@@ -100,7 +100,7 @@ def load_calibration(private: Path) -> Calibration | None:
     ConfigurationError
         The file can't be read, is of another version, or holds what can't be a rate.
     """
-    path = private / FILE
+    path = private / MEASURED_RATES
     try:
         return _parsed(json.loads(path.read_text()))
     except FileNotFoundError:

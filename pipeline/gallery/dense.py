@@ -29,19 +29,17 @@ from pipeline.gallery.store import (
     open_group,
     panels,
 )
-from pipeline.storage.arrays import METADATA
+from pipeline.storage.layout import EMBEDDINGS, METADATA
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, check_fixed
 from scoreshield.errors import ScoreShieldError
 
-ARRAY_NAME = "embeddings"
-
 
 def create_embeddings(path: Place, n: int, d: int) -> zarr.Array[Any]:
     """Make the group and its empty array ``embeddings`` (n, d) in the layout of this module."""
     chunks = (chunk_rows(n, d), d)
-    return create_array(create_group(path), ARRAY_NAME, (n, d), chunks, "<f4", float("nan"))
+    return create_array(create_group(path), EMBEDDINGS, (n, d), chunks, "<f4", float("nan"))
 
 
 def open_dense(path: Place, attributes: Mapping[str, Any]) -> Gallery:
@@ -100,7 +98,7 @@ def dense_digest(gallery: Gallery) -> bytes:
 
 def _generation(path: Place) -> tuple[Any, ...]:
     """Changes when the gallery at ``path`` is replaced, so that a stale array is not read on."""
-    metadata = path / ARRAY_NAME / METADATA
+    metadata = path / EMBEDDINGS / METADATA
     try:
         if isinstance(metadata, ObjectPath):
             return metadata.stamp()
@@ -119,14 +117,14 @@ def _opened(path: Place, generation: tuple[Any, ...]) -> zarr.Array[Any]:
 
 def _embeddings(group: zarr.Group, path: Place) -> zarr.Array[Any]:
     try:
-        array = group[ARRAY_NAME]
+        array = group[EMBEDDINGS]
     except (KeyError, ValueError, TypeError) as error:
         raise IntegrityFailure(
-            f"{path}: the gallery's array '{ARRAY_NAME}' is missing or unreadable. "
+            f"{path}: the gallery's array '{EMBEDDINGS}' is missing or unreadable. "
             "Ingest the source again."
         ) from error
     if not isinstance(array, zarr.Array):
-        raise IntegrityFailure(f"{path}: '{ARRAY_NAME}' is a group, expected an array.")
+        raise IntegrityFailure(f"{path}: '{EMBEDDINGS}' is a group, expected an array.")
     return array
 
 
@@ -161,7 +159,7 @@ def _check_chunks(path: Place, n: int, d: int) -> None:
     """Every expected chunk must be stored, at its full size."""
     rows = chunk_rows(n, d)
     expected_bytes = 4 * rows * d + CHECKSUM_BYTES
-    keys = [f"{ARRAY_NAME}/c.{row}.0" for row in range(-(-n // rows))]
+    keys = [f"{EMBEDDINGS}/c.{row}.0" for row in range(-(-n // rows))]
     wrong, shown = faulty_chunks(path, dict.fromkeys(keys, expected_bytes))
     if wrong:
         raise IntegrityFailure(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipeline.gallery.dense import dense_digest, open_dense
 from pipeline.gallery.sparse import open_sparse, sparse_digest
-from pipeline.gallery.store import FORMAT_VERSION, MARKER, Gallery, Location, attributes_of
+from pipeline.gallery.store import FORMAT_VERSION, Gallery, Location, attributes_of
+from pipeline.storage.layout import GALLERY_MARKER
 from pipeline.storage.place import resolved
 from scoreshield.errors import InputRejected
 
@@ -29,9 +30,9 @@ def open_gallery(path: Location) -> Gallery:
             f"{path}: found {found}, expected a gallery. Make one with "
             f"'scoreshield ingest SOURCE {path}'."
         )
-    if attributes[MARKER] != FORMAT_VERSION:
+    if attributes[GALLERY_MARKER] != FORMAT_VERSION:
         raise InputRejected(
-            f"{path}: found a gallery of format version {attributes[MARKER]!r}, expected "
+            f"{path}: found a gallery of format version {attributes[GALLERY_MARKER]!r}, expected "
             f"{FORMAT_VERSION}. Ingest its source again with this version of ScoreShield."
         )
     opened = open_sparse if "form" in attributes else open_dense

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure
 from pipeline.storage import ids
+from pipeline.storage.layout import GALLERY_MARKER, IDS
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, place_of, stored_files, zarr_store
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.manifest.interactions import RecordKind
 
 FORMAT_VERSION = 1
-MARKER = "scoreshield_gallery"
 CHUNK_BYTES = 4 * 2**20
 CHECKSUM_BYTES = 4
 _SHOWN_CHUNKS = 5
@@ -106,7 +106,7 @@ def create_ids(path: Place, n: int, width: int) -> zarr.Array[Any]:
     """Make the empty array ``ids`` (n, width) of a gallery whose ids are public."""
     chunks = (chunk_rows(n, width), width)
     # The fill value reads as an id without text, which no record has.
-    return create_array(create_group(path), ids.ARRAY_NAME, (n, width), chunks, "uint8", 0)
+    return create_array(create_group(path), IDS, (n, width), chunks, "uint8", 0)
 
 
 def describe(
@@ -124,7 +124,7 @@ def describe(
     """Write the group's attributes: the last step of an ingest, which makes it a gallery."""
     group.attrs.update(
         {
-            MARKER: FORMAT_VERSION,
+            GALLERY_MARKER: FORMAT_VERSION,
             "lineage": lineage,
             "fraction_bits": FRACTION_BITS,
             "n": n,
@@ -144,7 +144,7 @@ def attributes_of(path: Place) -> Mapping[str, Any] | None:
         attributes = open_group(path).attrs.asdict()
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return attributes if MARKER in attributes else None
+    return attributes if GALLERY_MARKER in attributes else None
 
 
 def is_gallery(path: Location) -> bool:
@@ -173,7 +173,7 @@ def stored_ids(gallery: Gallery, start: int, stop: int) -> NDArray[np.uint8]:
         They can't be read, or are not what ingest writes.
     """
     try:
-        array = open_group(gallery.path)[ids.ARRAY_NAME]
+        array = open_group(gallery.path)[IDS]
         stored = np.asarray(array[start:stop, :], dtype=np.uint8)  # type: ignore[index]
         fine = stored.shape == (stop - start, gallery.id_width)
     except (OSError, ValueError, KeyError, TypeError, IndexError):

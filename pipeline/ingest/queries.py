@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.ingest import Source, open_matrix
 from pipeline.storage.durable import write_atomically
+from pipeline.storage.layout import QUERIES
 from scoreshield.errors import InputRejected
 from scoreshield.prepared import fixed_queries
 
-FILE = "queries.npy"
 _PANEL_ROWS = 4096
 _LARGEST_BYTES = 2**33
 
@@ -81,8 +81,8 @@ def keep_queries(folder: Path, queries: Queries) -> Path:
     """Write the queries into a run's folder, from where its workers read them."""
     content = io.BytesIO()
     np.save(content, queries.rows, allow_pickle=False)
-    write_atomically(folder / FILE, content.getvalue())
-    return folder / FILE
+    write_atomically(folder / QUERIES, content.getvalue())
+    return folder / QUERIES
 
 
 @lru_cache(maxsize=2)

@@ -25,6 +25,7 @@ from pipeline.ingest.ratings import RatingsOptions, count_ratings, ingest_rating
 from pipeline.plan.memory import PanelMemory, SparsePanels
 from pipeline.progress import Reporter
 from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.layout import GALLERIES, GALLERY_STORE, SOURCE_NOTE
 from pipeline.storage.lock import held, without_empty
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected
@@ -102,8 +103,8 @@ def known_gallery(config: Config) -> Gallery | None:
     if isinstance(config.gallery, ObjectPath):
         return None
     copy = _copy_folder(config)
-    if _recorded_stamp(copy) == _stamp(config) and is_gallery(copy / "gallery.zarr"):
-        return _with_lineage(open_gallery(copy / "gallery.zarr"), config)
+    if _recorded_stamp(copy) == _stamp(config) and is_gallery(copy / GALLERY_STORE):
+        return _with_lineage(open_gallery(copy / GALLERY_STORE), config)
     return None
 
 
@@ -113,7 +114,7 @@ def latest_gallery(config: Config) -> Gallery | None:
         return _with_lineage(open_gallery(config.gallery), config)
     if isinstance(config.gallery, ObjectPath):
         return None
-    copy = _copy_folder(config) / "gallery.zarr"
+    copy = _copy_folder(config) / GALLERY_STORE
     return _with_lineage(open_gallery(copy), config) if is_gallery(copy) else None
 
 
@@ -151,13 +152,13 @@ def _check_source(config: Config) -> int | None:
 
 
 def _ingested(config: Config, copy: Path, n: int | None, reporter: Reporter) -> Gallery:
-    earlier = stored_lineage(copy / "gallery.zarr")
+    earlier = stored_lineage(copy / GALLERY_STORE)
     if earlier is not None:
         _check_lineage(earlier, config)
     # Before the source is read: one that changes meanwhile is read again the next time.
     stamp = _stamp(config)
     reporter.begin("ingest", n, "records" if config.ratings.by is None else "ratings")
-    source, target = _local_source(config), copy / "gallery.zarr"
+    source, target = _local_source(config), copy / GALLERY_STORE
     common: dict[str, Any] = {
         "public_ids": config.public_ids,
         "zero_rows": config.zero_rows,
@@ -169,7 +170,7 @@ def _ingested(config: Config, copy: Path, n: int | None, reporter: Reporter) -> 
         gallery = ingest(source, target, key=config.key, **common)
     else:
         gallery = ingest_ratings(source, target, _ratings_options(config), **common)
-    write_atomically(copy / "source.json", json.dumps(stamp).encode())
+    write_atomically(copy / SOURCE_NOTE, json.dumps(stamp).encode())
     reporter.end()
     return gallery
 
@@ -202,12 +203,12 @@ def _copy_folder(config: Config) -> Path:
     # Ratings by item and by user are two galleries of one file, with a budget each.
     which = config.key if config.ratings.by is None else f"by {config.ratings.by}"
     named = hashlib.sha256(f"{source}\0{which}".encode()).hexdigest()[:12]
-    return config.private / "galleries" / f"{source.stem[:40]}-{named}"
+    return config.private / GALLERIES / f"{source.stem[:40]}-{named}"
 
 
 def _recorded_stamp(copy: Path) -> Any:
     try:
-        return json.loads((copy / "source.json").read_text())
+        return json.loads((copy / SOURCE_NOTE).read_text())
     except (OSError, ValueError):
         return None
 

@@ -16,9 +16,8 @@ from pipeline.errors import RunFailed
 from pipeline.gallery.store import is_gallery
 from pipeline.ingest.staging import check_target
 from pipeline.storage.claim import claim, read_claim
+from pipeline.storage.layout import INGEST_CLAIM, METADATA
 from pipeline.storage.object_path import ObjectPath
-
-_CLAIM = ".ingesting"
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def uploading(target: ObjectPath, overwrite: bool, lineage: str) -> Iterator[Pat
     RunFailed
         Another ingest writes it, or was killed while it did.
     """
-    held = target / _CLAIM
+    held = target / INGEST_CLAIM
     if not is_gallery(target):
         left = read_claim(held)
         if left:
@@ -56,8 +55,8 @@ def uploading(target: ObjectPath, overwrite: bool, lineage: str) -> Iterator[Pat
 
 def _empty(target: ObjectPath) -> None:
     """Remove all but the claim, what makes it a gallery first."""
-    (target / "zarr.json").delete()
-    for name in {name.partition("/")[0] for name in target.files()} - {_CLAIM}:
+    (target / METADATA).delete()
+    for name in {name.partition("/")[0] for name in target.files()} - {INGEST_CLAIM}:
         (target / name).delete()
 
 

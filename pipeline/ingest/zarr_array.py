@@ -15,14 +15,14 @@ import zarr
 import zarr.storage
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import ARRAY_NAME
-from pipeline.gallery.store import MARKER, panels
+from pipeline.gallery.store import panels
 from pipeline.ingest.anndata import GROUPS, choose_embedding, choose_ids
 from pipeline.ingest.archive import check_members
 from pipeline.ingest.chunked import LARGEST_CHUNK_BYTES, check_chunks, chunked_panels
 from pipeline.ingest.public_ids import PART_ROWS, Parts, check_ids_array, sliced
 from pipeline.ingest.source import ArrayEntry, Choice, Source, check_matrix, choose_key, reading
 from pipeline.storage import ids
+from pipeline.storage.layout import EMBEDDINGS, GALLERY_MARKER
 from scoreshield.errors import InputRejected
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -42,8 +42,8 @@ def open_zarr(path: Path, key: str | None) -> Source:
     node, members = _opened(path)
     if isinstance(node, zarr.Group):
         arrays, entries = _arrays(path, node)
-        if key is None and MARKER in node.attrs:
-            key = ARRAY_NAME  # a gallery may hold ids beside its embeddings
+        if key is None and GALLERY_MARKER in node.attrs:
+            key = EMBEDDINGS  # a gallery may hold ids beside its embeddings
         choose: Choice = choose_embedding if set(node.group_keys()) >= GROUPS else choose_key
         chosen = choose(path, entries, key)
         name, array = os.path.join(path, chosen), arrays[chosen]
@@ -73,7 +73,7 @@ def zarr_ids(path: Path, name: str) -> Parts:
     array, named = arrays[chosen], os.path.join(path, chosen)
     check_chunks(named, tuple(array.chunks), np.dtype(array.dtype))
     _check_stored_chunks(named, array, members)
-    if MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
+    if GALLERY_MARKER in node.attrs and array.ndim == 2 and array.dtype == np.uint8:
         for start, stop in panels(array.shape[0], PART_ROWS):
             yield ids.decode(np.asarray(array[start:stop, :], dtype=np.uint8))
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.errors import BudgetRefused, RunFailed
 from pipeline.ledger.journal import Head
 from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.layout import ledger_head
 
 
 class HeadFile:
@@ -30,7 +31,7 @@ class HeadFile:
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
-        self.path = folder / f"ledger-head-{identity[:12]}.json"
+        self.path = folder / ledger_head(identity)
         self._identity = identity
 
     def read(self) -> Head | None:

@@ -21,7 +21,6 @@ from pipeline.cluster.window import run_tasks
 from pipeline.plan.geometry import Triangle
 from pipeline.project.checkpoint import Checkpoints, State, read_checkpoint, sweep
 from pipeline.project.dense import (
-    STORE,
     ProjectionSummary,
     ProjectJob,
     begin_projection,
@@ -34,6 +33,7 @@ from pipeline.project.panel_file import PanelFile, row_ranges
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
 from pipeline.storage import arrays
 from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.layout import PROJECTION_STORE, SOLVER_CHOICE
 from scoreshield.manifest.build import describe_projection
 from scoreshield.manifest.schema import PostProcessing
 from scoreshield.mechanisms.released import released_factor
@@ -53,8 +53,6 @@ from scoreshield.projection.result import (
     rows_within_unit_ball,
 )
 from scoreshield.projection.solution import Solution
-
-_CHOICE = "choice.json"
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ def shrinkage(solve: Solve) -> Solution[ClusterPanel]:
 
 def least_risk(solve: Solve) -> Solution[ClusterPanel]:
     """``auto``: what was chosen is kept, so that a resumed run goes on with the same method."""
-    path = solve.work / _CHOICE
+    path = solve.work / SOLVER_CHOICE
     if not path.exists():
         counted = CountedProducts(solve.operator)
         chosen, parameters = least_of(estimated_risks(counted, solve.algebra, solve.job.sigma))
@@ -263,7 +261,7 @@ def save_solution(solve: Solve, solution: Solution[ClusterPanel]) -> ProjectionS
     """Store factor and diagonal, one task for each block row, and the summary."""
     job, algebra = solve.job, solve.algebra
     folder = begin_projection(job.target, (job.triangle.n, solution.rank), job.triangle.side)
-    rows = StoredRows(folder / STORE, algebra.stored(solution.factor), job.triangle)
+    rows = StoredRows(folder / PROJECTION_STORE, algebra.stored(solution.factor), job.triangle)
     block_rows = range(job.triangle.per_side)
     smallest = min(run_tasks(algebra.client, "store-factor", store_rows, rows, block_rows))
     return finish_projection(folder, job.target, described(solution, smallest))

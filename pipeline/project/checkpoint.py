@@ -22,6 +22,7 @@ from pipeline.errors import IntegrityFailure
 from pipeline.project.panel_file import PanelFile, RowRanges
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
 from pipeline.storage.durable import write_atomically
+from pipeline.storage.layout import CHECKPOINT
 from scoreshield.projection.blockwise.aap import AapState, ClosingState
 from scoreshield.projection.blockwise.density import SpectralDensity
 from scoreshield.projection.blockwise.nearest import NearestState
@@ -29,7 +30,6 @@ from scoreshield.projection.blockwise.shrink import HandoverState, ShrinkState
 from scoreshield.projection.blockwise.subspace import RitzPairs
 from scoreshield.projection.result import Iteration
 
-FILE = "checkpoint.npz"
 _DESCRIPTION = "description"
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
@@ -109,7 +109,7 @@ class Checkpoints:
         buffer = io.BytesIO()
         text = np.array(json.dumps(description))
         np.savez(buffer, allow_pickle=False, **{_DESCRIPTION: text}, **arrays)
-        write_atomically(self._folder / FILE, buffer.getvalue())
+        write_atomically(self._folder / CHECKPOINT, buffer.getvalue())
         # The panels of the state before may go from here on, and not earlier.
         self._written = state
 
@@ -117,7 +117,7 @@ class Checkpoints:
 def read_checkpoint(folder: Path, purpose: dict[str, Any]) -> Checkpoint | None:
     """The checkpoint in a folder, or None where there is none of that purpose, or a damaged one."""
     try:
-        with np.load(folder / FILE, allow_pickle=False) as file:
+        with np.load(folder / CHECKPOINT, allow_pickle=False) as file:
             arrays = dict(file)
         found = json.loads(str(arrays.pop(_DESCRIPTION)))
         ranges = RowRanges(found["n"], found["rows"])

@@ -26,6 +26,7 @@ from pipeline.plan.geometry import Triangle
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.layout import PROJECTION_STORE, PROJECTION_SUMMARY
 from pipeline.storage.place import Place
 from scoreshield.manifest.build import describe_projection
 from scoreshield.manifest.schema import ArrayRecord, PostProcessing
@@ -35,9 +36,7 @@ from scoreshield.projection.certificate import smallest_eigenvalue_bound
 from scoreshield.projection.dense.none import clip_only
 from scoreshield.projection.result import Iteration
 
-STORE = "projection.zarr"
 PROGRESS_TOPIC = "scoreshield-progress"
-_SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,8 @@ def save_projection(target: Path, projection: Projection, side: int) -> Projecti
         )
     factor, diagonal = released_factor(projection.factor)
     folder = begin_projection(target, factor.shape, side)
-    arrays.open_for_writing(folder / STORE, "factor")[...] = factor
-    arrays.open_for_writing(folder / STORE, "diagonal")[...] = diagonal
+    arrays.open_for_writing(folder / PROJECTION_STORE, "factor")[...] = factor
+    arrays.open_for_writing(folder / PROJECTION_STORE, "diagonal")[...] = diagonal
     described = describe_projection(_certified_as_stored(projection, factor, diagonal))
     return finish_projection(folder, target, described)
 
@@ -145,10 +144,10 @@ def begin_projection(target: Path, shape: tuple[int, int], side: int) -> Path:
     """
     _sweep_unfinished(target)
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    arrays.create_group(folder / STORE)
+    arrays.create_group(folder / PROJECTION_STORE)
     rows = min(side, shape[0])
-    arrays.create_array(folder / STORE, "factor", shape, (rows, shape[1]))
-    arrays.create_array(folder / STORE, "diagonal", shape[:1], (rows,))
+    arrays.create_array(folder / PROJECTION_STORE, "factor", shape, (rows, shape[1]))
+    arrays.create_array(folder / PROJECTION_STORE, "diagonal", shape[:1], (rows,))
     return folder
 
 
@@ -156,20 +155,20 @@ def finish_projection(
     folder: Path, target: Path, post_processing: PostProcessing
 ) -> ProjectionSummary:
     """Make a folder with both arrays written durable, add its summary and give it its name."""
-    store = folder / STORE
+    store = folder / PROJECTION_STORE
     arrays.sync_tree(store, file_mode=0o600, folder_mode=0o700)
     summary = ProjectionSummary(
         post_processing, _record(store, "factor"), _record(store, "diagonal")
     )
-    write_atomically(folder / _SUMMARY, _to_json(summary))
+    write_atomically(folder / PROJECTION_SUMMARY, _to_json(summary))
     return _take_name(folder, target, summary)
 
 
 def load_projection(target: Path) -> ProjectionSummary | None:
     """The projection stored at ``target``, or None where none is finished and intact."""
-    store = target / STORE
+    store = target / PROJECTION_STORE
     try:
-        found = json.loads((target / _SUMMARY).read_text())
+        found = json.loads((target / PROJECTION_SUMMARY).read_text())
         summary = ProjectionSummary(
             PostProcessing.model_validate_json(json.dumps(found["post_processing"])),
             ArrayRecord.model_validate_json(json.dumps(found["factor"])),

@@ -18,20 +18,22 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.plan.geometry import Triangle
-from pipeline.project.dense import STORE as PROJECTION_STORE
 from pipeline.project.dense import describe_array
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
 from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.layout import (
+    MANIFEST,
+    MANIFEST_ATTRIBUTE,
+    METADATA,
+    PROJECTION_STORE,
+    RELEASE_STORE,
+)
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place
 from scoreshield.manifest.schema import ArrayRecord, Manifest, to_json
 from scoreshield.mechanisms.released import gram_block, with_unit_diagonal
 
-STORE = "release.zarr"
-MANIFEST = "manifest.json"
-ATTRIBUTE = "scoreshield_manifest"
-"""Attribute of ``release.zarr`` that holds the copy of the manifest."""
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 
@@ -95,7 +97,7 @@ def start_release(directory: Place) -> None:
 
 def store_of(directory: Place) -> Place:
     """The Zarr group of a release directory."""
-    return directory / STORE
+    return directory / RELEASE_STORE
 
 
 def publish_panel(job: PublishJob, index: int) -> int:
@@ -170,7 +172,7 @@ def finish(directory: Place, manifest: Manifest) -> None:
     arrays.sweep_partial_files(store)
     _check_complete(store, manifest)
     text = to_json(manifest)
-    arrays.put_attributes(store, {ATTRIBUTE: manifest.model_dump(mode="json")})
+    arrays.put_attributes(store, {MANIFEST_ATTRIBUTE: manifest.model_dump(mode="json")})
     arrays.sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
     _write_manifest(directory, text.encode())
 
@@ -209,7 +211,9 @@ def check_directory(folder: Place) -> None:
     """
     _refuse_finished(folder)
     foreign = sorted(
-        name for name in _names(folder) if name != STORE and not name.startswith(f".{MANIFEST}.")
+        name
+        for name in _names(folder)
+        if name != RELEASE_STORE and not name.startswith(f".{MANIFEST}.")
     )
     if foreign:
         raise ConfigurationError(
@@ -229,7 +233,7 @@ def _clear(folder: Place) -> None:
     """Empty a release directory that was interrupted, and nothing else."""
     check_directory(folder)
     if isinstance(folder, ObjectPath):
-        (folder / STORE).delete()
+        (folder / RELEASE_STORE).delete()
         return
     folder.mkdir(parents=True, exist_ok=True)
     for entry in folder.iterdir():
@@ -257,11 +261,11 @@ def _check_complete(store: Place, manifest: Manifest) -> None:
         raise IntegrityFailure(
             f"{store} holds arrays {names}, the manifest describes {sorted(manifest.arrays)}"
         )
-    expected = {arrays.METADATA} | {
+    expected = {METADATA} | {
         f"{name}/{file}"
         for name in names
         for file in (
-            arrays.METADATA,
+            METADATA,
             *arrays.chunk_files(arrays.open_for_reading(store, name)),
         )
     }

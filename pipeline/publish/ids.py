@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.publish.gram import store_of
-from pipeline.storage import arrays, ids
+from pipeline.storage import arrays
+from pipeline.storage.layout import IDS
 from pipeline.storage.place import Place
 
 _ROWS = 2**16
@@ -20,8 +21,8 @@ def publish_ids(directory: Place, kept: Path) -> int:
     stored = np.load(kept, mmap_mode="r", allow_pickle=False)
     n, width = stored.shape
     rows = min(_ROWS, n)
-    arrays.create_array(store_of(directory), ids.ARRAY_NAME, (n, width), (rows, width), "uint8")
-    array = arrays.open_for_writing(store_of(directory), ids.ARRAY_NAME)
+    arrays.create_array(store_of(directory), IDS, (n, width), (rows, width), "uint8")
+    array = arrays.open_for_writing(store_of(directory), IDS)
     for start in range(0, n, rows):
         array[start : start + rows, :] = stored[start : start + rows]
     return int(n)

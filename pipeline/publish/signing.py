@@ -20,12 +20,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.publish.gram import MANIFEST
 from pipeline.storage.durable import sync_folder
+from pipeline.storage.layout import MANIFEST, SIGNING_KEY
 from pipeline.storage.place import Place, one_below
 from scoreshield.manifest.schema import Manifest, Signature, canonical_bytes
 
-KEY_FILE = "signing-key.pem"
 _LONGEST_KEY = 2**16
 _DIGITS = re.compile("[0-9a-fA-F]{64}")
 
@@ -42,7 +41,7 @@ def load_or_create_signing_key(private_dir: Path) -> Ed25519PrivateKey:
     IntegrityFailure
         The file holds no Ed25519 private key.
     """
-    path = private_dir / KEY_FILE
+    path = private_dir / SIGNING_KEY
     if not os.path.lexists(path):
         _create(path)
     return _load(path)
@@ -73,7 +72,7 @@ def check_signing_key(private_dir: Path, output: Place) -> None:
     IntegrityFailure
         The file holds no key; or there is none, and releases are published in ``output``.
     """
-    path = private_dir / KEY_FILE
+    path = private_dir / SIGNING_KEY
     if os.path.lexists(path):
         _load(path)
         return

@@ -13,10 +13,10 @@ import json
 from typing import Any, NoReturn
 
 from pipeline.errors import IntegrityFailure, in_words
-from pipeline.publish.gram import ATTRIBUTE, MANIFEST, STORE
 from pipeline.publish.signing import check_signature
 from pipeline.storage import ids
-from pipeline.storage.arrays import METADATA, array_metadata, chunk_count
+from pipeline.storage.arrays import array_metadata, chunk_count
+from pipeline.storage.layout import IDS, MANIFEST, MANIFEST_ATTRIBUTE, METADATA, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place
 from pipeline.storage.tree import read_plain_file, tree_faults
@@ -86,7 +86,7 @@ def check_store(folder: Place, manifest: Manifest) -> None:
     check_directory(folder)
     check_attributes(folder, manifest)
     check_layout(manifest)
-    store = folder / STORE
+    store = folder / RELEASE_STORE
     files = [METADATA, *(f"{name}/{METADATA}" for name in manifest.arrays)]
     faults = tree_faults(store, files, unread=[f"{name}/c" for name in manifest.arrays])
     if faults:
@@ -101,11 +101,11 @@ def check_directory(folder: Place) -> None:
         f"{fault}: a temporary file of an interrupted write, which may be removed"
         if fault.startswith(f".{MANIFEST}.")
         else fault
-        for fault in tree_faults(folder, [MANIFEST], unread=[STORE])
+        for fault in tree_faults(folder, [MANIFEST], unread=[RELEASE_STORE])
     ]
     if faults:
         raise IntegrityFailure(
-            f"{folder}: {_listed(faults)}; expected {MANIFEST} and {STORE}, nothing else"
+            f"{folder}: {_listed(faults)}; expected {MANIFEST} and {RELEASE_STORE}, nothing else"
         )
 
 
@@ -126,11 +126,11 @@ def check_name(folder: Place, manifest: Manifest) -> None:
 def check_attributes(folder: Place, manifest: Manifest) -> None:
     """Raise IntegrityFailure unless the store's group says what the manifest says, and no more."""
     expected = {
-        "attributes": {ATTRIBUTE: manifest.model_dump(mode="json")},
+        "attributes": {MANIFEST_ATTRIBUTE: manifest.model_dump(mode="json")},
         "zarr_format": 3,
         "node_type": "group",
     }
-    _compare_metadata(folder / STORE / METADATA, expected)
+    _compare_metadata(folder / RELEASE_STORE / METADATA, expected)
 
 
 def check_metadata(store: Place, name: str, record: ArrayRecord) -> None:
@@ -146,10 +146,10 @@ def check_layout(manifest: Manifest) -> None:
     columns = found.get("factor", (n, 0))[-1:]
     regime = REGIMES[manifest.regime]
     allowed = dict(regime.shapes(n, manifest.shape.m, *columns))
-    if ids.ARRAY_NAME in found:
-        width = found[ids.ARRAY_NAME][-1:]
+    if IDS in found:
+        width = found[IDS][-1:]
         fits = bool(width) and 1 <= width[0] <= ids.LONGEST_ID
-        allowed[ids.ARRAY_NAME] = (n, width[0] if fits else ids.LONGEST_ID)
+        allowed[IDS] = (n, width[0] if fits else ids.LONGEST_ID)
     for name, shape in found.items():
         if allowed.get(name) != shape:
             raise IntegrityFailure(
@@ -162,7 +162,7 @@ def check_layout(manifest: Manifest) -> None:
             f"the manifest of a release of regime {manifest.regime} has m = {manifest.shape.m} and "
             f"queries_sha256 = {manifest.queries_sha256}; expected both with scores, neither else"
         )
-    if not found.keys() - {ids.ARRAY_NAME} or ("factor" in found) != ("diagonal" in found):
+    if not found.keys() - {IDS} or ("factor" in found) != ("diagonal" in found):
         raise IntegrityFailure(
             f"the manifest describes arrays {sorted(found)}; expected gram, or factor with "
             "diagonal, or scores; ids only beside them"
@@ -173,7 +173,7 @@ def check_layout(manifest: Manifest) -> None:
 
 def _check_chunks(name: str, record: ArrayRecord) -> None:
     """Chunks cover their array, in a number that a reader can list."""
-    expected = "uint8" if name == ids.ARRAY_NAME else "float32"
+    expected = "uint8" if name == IDS else "float32"
     if record.dtype != expected:
         raise IntegrityFailure(f"array '{name}' has type {record.dtype}, expected {expected}")
     fitting = len(record.chunks) == len(record.shape) and all(

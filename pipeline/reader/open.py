@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError
-from pipeline.publish.gram import STORE
 from pipeline.publish.signing import check_signature
 from pipeline.reader.manifest_file import check_store, read_manifest
 from pipeline.reader.matrices import Matrix, open_matrix
 from pipeline.storage import arrays, ids
+from pipeline.storage.layout import IDS, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, place_of
 from scoreshield.errors import ParameterError
@@ -68,14 +68,15 @@ def open_release(
     manifest = read_manifest(folder)
     check_signature(manifest, verify_key)
     check_store(folder, manifest)
-    opened = {name: arrays.open_for_reading(folder / STORE, name) for name in manifest.arrays}
+    store = folder / RELEASE_STORE
+    opened = {name: arrays.open_for_reading(store, name) for name in manifest.arrays}
     if not manifest.private:
         warnings.warn(
             f"{folder} is NOT PRIVATE: {manifest.not_private_reason}",
             NotPrivateWarning,
             stacklevel=2,
         )
-    return Release(folder, manifest, open_matrix(folder / STORE, opened), opened)
+    return Release(folder, manifest, open_matrix(store, opened), opened)
 
 
 @dataclass(frozen=True)
@@ -140,12 +141,12 @@ class Release:
         ConfigurationError
             The release was published without ids.
         """
-        if ids.ARRAY_NAME not in self._opened:
+        if IDS not in self._opened:
             raise ConfigurationError(
                 f"release {self.manifest.release_id} has no ids; its gallery was ingested without "
                 "--public-ids (public_ids: in a configuration)"
             )
-        array = self._array(ids.ARRAY_NAME)
+        array = self._array(IDS)
         return tuple(
             text
             for rows in arrays.row_panels(array)
@@ -254,7 +255,7 @@ class Release:
         map_blocks: Callable[..., dask.array.Array] = dask.array.map_blocks
         return map_blocks(
             _read_chunk,
-            self.path / STORE,
+            self.path / RELEASE_STORE,
             tuple(self._opened),
             name=f"scoreshield-{self._matrix.name}-{self.manifest.release_id}",
             chunks=chunks,

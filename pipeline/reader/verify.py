@@ -20,7 +20,6 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure, in_words
-from pipeline.publish.gram import STORE
 from pipeline.publish.signing import check_signature
 from pipeline.reader.manifest_file import (
     check_attributes,
@@ -31,6 +30,7 @@ from pipeline.reader.manifest_file import (
     read_manifest,
 )
 from pipeline.storage import arrays, ids
+from pipeline.storage.layout import IDS, METADATA, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, place_of
 from pipeline.storage.tree import plain_file_sizes, tree_faults
@@ -128,7 +128,7 @@ def verify_release(
     )
     for stage in stages:
         if all(check.ok for check in checks):
-            checks += stage(folder / STORE, manifest, tell)
+            checks += stage(folder / RELEASE_STORE, manifest, tell)
     return VerificationReport(tuple(checks), manifest.not_private_reason)
 
 
@@ -210,7 +210,7 @@ def _file_faults(store: Place, opened: dict[str, Any]) -> list[str]:
         for name, array in opened.items()
         for file in arrays.chunk_files(array)
     }
-    metadata = {arrays.METADATA} | {f"{name}/{arrays.METADATA}" for name in opened}
+    metadata = {METADATA} | {f"{name}/{METADATA}" for name in opened}
     faults = tree_faults(store, metadata | set(sizes))
     # One that is not there is a fault already.
     for file, size in plain_file_sizes(store, sizes).items():
@@ -235,7 +235,7 @@ def _chunk_faults(name: str, array: Any, tell: Progress) -> Iterator[str]:
 
 
 def _read_chunk(name: str, array: Any, region: tuple[slice, ...]) -> None:
-    if name == ids.ARRAY_NAME:
+    if name == IDS:
         arrays.read_ids(array, region[0])
     else:
         arrays.read(array, region)
@@ -252,8 +252,8 @@ def _values(store: Place, manifest: Manifest, tell: Progress) -> Iterator[Check]
         yield from _gram_checks(opened["gram"], opened.get("factor"), manifest, tell)
     if "scores" in opened:
         yield _scores_range(opened["scores"], manifest, tell)
-    if ids.ARRAY_NAME in opened:
-        yield _ids_are_labels(opened[ids.ARRAY_NAME])
+    if IDS in opened:
+        yield _ids_are_labels(opened[IDS])
 
 
 def _digest(name: str, array: Any, manifest: Manifest) -> Check:

@@ -9,13 +9,13 @@ from pipeline.errors import BudgetRefused
 from pipeline.ingest.sources import latest_gallery
 from pipeline.ledger import Account
 from pipeline.perturb.keyfile import destroy_key
-from pipeline.publish.gram import MANIFEST
 from pipeline.run.budget import ConfiguredLedger
 from pipeline.run.folder import RunFolder
 from pipeline.run.from_budget import FromBudget
 from pipeline.run.output import remove_noise, remove_unfinished
 from pipeline.run.prepare import prepare_run, run_folder
 from pipeline.run.schedule import scheduled
+from pipeline.storage.layout import MANIFEST
 from pipeline.storage.place import Place
 
 

@@ -14,6 +14,7 @@ from pipeline.ledger import Account, Budget, Ledger, SpendRequest
 from pipeline.ledger.account import admitted
 from pipeline.ledger.kinds import database_for
 from pipeline.storage.durable import make_private
+from pipeline.storage.layout import MANIFEST, RUN_RECORD, RUNS
 from pipeline.storage.place import Place, one_below
 from pipeline.storage.tree import read_plain_file
 from scoreshield.mechanisms.gaussian import Mechanism
@@ -161,7 +162,7 @@ class ConfiguredLedger:
     def earlier_traces(self, lineage: str) -> list[Place]:
         """Releases and runs of a gallery lineage that lie beside this configuration."""
         # A run is recorded before its first noise, and stays recorded when it is abandoned.
-        runs = one_below(self._config.private / "runs", "run.json")
+        runs = one_below(self._config.private / RUNS, RUN_RECORD)
         published = [
             file.parent
             for file in self._manifests()
@@ -179,7 +180,7 @@ class ConfiguredLedger:
         return [file.parent for file in self._manifests() if not _is_accounted(file, known)]
 
     def _manifests(self) -> list[Place]:
-        return one_below(self._config.output, "manifest.json")
+        return one_below(self._config.output, MANIFEST)
 
     def _make(self) -> None:
         make_private(self._config.private)

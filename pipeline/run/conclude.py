@@ -6,7 +6,6 @@ from pipeline.config.model import Config
 from pipeline.errors import IntegrityFailure
 from pipeline.gallery.open import content_digest
 from pipeline.perturb.keyfile import destroy_key
-from pipeline.publish.gram import MANIFEST
 from pipeline.publish.signing import public_key, signing_key
 from pipeline.reader.open import open_release
 from pipeline.run.budget import ConfiguredLedger
@@ -17,6 +16,7 @@ from pipeline.run.prepare import run_folder
 from pipeline.run.record import Timings, write_record
 from pipeline.run.run import Run
 from pipeline.run.sameness import check_same_release, check_started_on
+from pipeline.storage.layout import MANIFEST
 from pipeline.storage.place import Place
 from scoreshield.manifest.schema import Manifest
 

@@ -14,8 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigurationError, IntegrityFailure, RunFailed
-from pipeline.storage.blocks import RECEIPTS
 from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.layout import (
+    CLAIM_TOKEN,
+    FINISHED_RECORD,
+    LOG,
+    NOISY_STORE,
+    PERFORMANCE,
+    PROJECTION,
+    RECEIPTS,
+    RELEASE_KEY,
+    RUN_RECORD,
+    SCRATCH,
+    SOLVER,
+)
 from pipeline.storage.lock import held
 from pipeline.storage.place import Place, delete
 
@@ -33,22 +45,22 @@ class RunFolder:
     @property
     def record(self) -> Path:
         """The settings the run was started with."""
-        return self.path / "run.json"
+        return self.path / RUN_RECORD
 
     @property
     def finished_record(self) -> Path:
         """What the curator keeps of the finished run (:mod:`pipeline.run.record`)."""
-        return self.path / "run-record.json"
+        return self.path / FINISHED_RECORD
 
     @property
     def key_file(self) -> Path:
         """The release key, while it exists."""
-        return self.path / "release.key"
+        return self.path / RELEASE_KEY
 
     @property
     def claim(self) -> Path:
         """By which this run knows its own claims in object stores."""
-        return self.path / "claim"
+        return self.path / CLAIM_TOKEN
 
     @property
     def blocks(self) -> Place:
@@ -58,7 +70,7 @@ class RunFolder:
     @property
     def store(self) -> Place:
         """The noisy blocks."""
-        return self.blocks / "noisy.zarr"
+        return self.blocks / NOISY_STORE
 
     @property
     def receipts(self) -> Place:
@@ -73,27 +85,27 @@ class RunFolder:
     @property
     def projection(self) -> Path:
         """The finished projection, until it is published."""
-        return self.path / "projection"
+        return self.path / PROJECTION
 
     @property
     def solver(self) -> Path:
         """Panels and checkpoints of a blockwise projection, until it is finished."""
-        return self.path / "solver"
+        return self.path / SOLVER
 
     @property
     def log(self) -> Path:
         """What happened, as JSON lines."""
-        return self.path / "log.jsonl"
+        return self.path / LOG
 
     @property
     def performance(self) -> Path:
         """Dask's reports of the stages, where they were asked for."""
-        return self.path / "performance"
+        return self.path / PERFORMANCE
 
     @property
     def scratch(self) -> Path:
         """Where workers keep their own files."""
-        return self.path / "scratch"
+        return self.path / SCRATCH
 
     def projection_done(self) -> bool:
         """Whether a finished projection waits to be published."""

@@ -12,6 +12,7 @@ from pipeline.progress import Reporter
 from pipeline.run.budget import ConfiguredLedger, request_for
 from pipeline.run.keys import secure_key
 from pipeline.run.run import Run, Spending
+from pipeline.storage.layout import RUNS
 from scoreshield.manifest.build import describe_composition
 from scoreshield.manifest.schema import Composition
 
@@ -19,7 +20,7 @@ from scoreshield.manifest.schema import Composition
 class FromBudget(Spending):
     """A release that the gallery's ledger pays for."""
 
-    folder = "runs"
+    folder = RUNS
 
     def __init__(self, ledger: ConfiguredLedger) -> None:
         self._configured = ledger

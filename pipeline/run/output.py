@@ -17,16 +17,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeline.errors import ConfigurationError
-from pipeline.publish.gram import STORE, check_directory
+from pipeline.publish.gram import check_directory
 from pipeline.run.folder import RunFolder
 from pipeline.run.run import Run
 from pipeline.storage.claim import claim, own_token, read_claim
+from pipeline.storage.layout import BLOCKS_CLAIM, OUTPUT_CLAIMS, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, delete
 from scoreshield.errors import ScoreShieldError
-
-_CLAIMS = ".publishing"
-_CLAIM_OF_BLOCKS = "claim"
 
 
 @contextlib.contextmanager
@@ -81,17 +79,17 @@ def remove_unfinished(folder: RunFolder, release: Place) -> None:
     """Remove what an interrupted publication of this run left."""
     if isinstance(release, ObjectPath):
         if _is_held(folder, _claim_of(release)):
-            (release / STORE).delete()
+            (release / RELEASE_STORE).delete()
             release_claim(folder, release)
         return
-    shutil.rmtree(release / STORE, ignore_errors=True)
+    shutil.rmtree(release / RELEASE_STORE, ignore_errors=True)
     with contextlib.suppress(OSError):
         release.rmdir()
 
 
 def remove_noise(folder: RunFolder) -> None:
     """Remove a run's noisy blocks and what was made of them; blocks of another run are left."""
-    if folder.elsewhere is not None and not _is_held(folder, folder.blocks / _CLAIM_OF_BLOCKS):
+    if folder.elsewhere is not None and not _is_held(folder, folder.blocks / BLOCKS_CLAIM):
         replace(folder, elsewhere=None).discard_noise()
         return
     folder.discard_noise()
@@ -105,7 +103,7 @@ def _hold_blocks(folder: RunFolder) -> None:
         return
     if isinstance(place, ObjectPath):
         probe(place.parent)
-    held = place / _CLAIM_OF_BLOCKS
+    held = place / BLOCKS_CLAIM
     if not claim(held, own_token(folder.claim), release=place.name):
         raise ConfigurationError(
             f"blocks: {place} holds noisy blocks of another run, of another private folder. Name "
@@ -116,7 +114,7 @@ def _hold_blocks(folder: RunFolder) -> None:
 
 def _give_back_blocks(folder: RunFolder) -> None:
     place = folder.elsewhere
-    if place is None or not _is_held(folder, place / _CLAIM_OF_BLOCKS):
+    if place is None or not _is_held(folder, place / BLOCKS_CLAIM):
         return
     # What is left of the folder is the claim and, on a file system, folders without blocks.
     delete(place)
@@ -157,4 +155,4 @@ def _is_held(folder: RunFolder, held: Place) -> bool:
 
 def _claim_of(release: ObjectPath) -> ObjectPath:
     # Beside the release, which holds its manifest and its store and nothing else.
-    return release.parent / _CLAIMS / release.name
+    return release.parent / OUTPUT_CLAIMS / release.name

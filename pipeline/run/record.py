@@ -16,11 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.publish.gram import MANIFEST
-from pipeline.publish.signing import KEY_FILE
 from pipeline.run.run import Run
 from pipeline.storage.blocks import combined_digest, load_receipts
 from pipeline.storage.durable import write_atomically
+from pipeline.storage.layout import MANIFEST, SIGNING_KEY
 from scoreshield.manifest.schema import Manifest
 
 NOTICE = "PRIVATE: holds digests of the gallery and running times; never publish it"
@@ -80,7 +79,7 @@ def write_record(run: Run, manifest: Manifest, timings: Timings | None) -> Path:
         "release": {
             "path": str(run.release),
             "manifest_sha256": hashlib.sha256((run.release / MANIFEST).read_bytes()).hexdigest(),
-            "signing_key_file": str(run.config.private / KEY_FILE),
+            "signing_key_file": str(run.config.private / SIGNING_KEY),
         },
         "cluster": run.config.cluster.model_dump(mode="json"),
         "block_side": run.plan.geometry.shape[1],

@@ -37,6 +37,7 @@ from pipeline.run.sameness import check_started_on, check_unchanged
 from pipeline.run.schedule import current_period, in_period
 from pipeline.run.unsafe_seed import UnsafeSeed
 from pipeline.storage.durable import make_private
+from pipeline.storage.layout import RUNS, TEST_RUNS
 from pipeline.storage.lock import without_empty
 
 
@@ -83,7 +84,7 @@ def release(
 def _attempt(config: Config, spending: Spending, reporter: Reporter, performance: bool) -> Outcome:
     """Make, resume or report the release; whatever a disk refuses leaves it resumable."""
     private, output = config.private, config.output
-    made = [private / "runs", private / "test-runs", private]
+    made = [private / RUNS, private / TEST_RUNS, private]
     try:
         with without_empty(*made, *([output] if isinstance(output, Path) else [])):
             make_private(private)

@@ -19,9 +19,9 @@ from pipeline.ingest.queries import Queries
 from pipeline.plan.memory import PanelMemory
 from pipeline.plan.release import ReleasePlan
 from pipeline.progress import Reporter
-from pipeline.publish.gram import MANIFEST
 from pipeline.run.folder import RunFolder
 from pipeline.storage.blocks import Receipt
+from pipeline.storage.layout import MANIFEST
 from pipeline.storage.place import Place
 from scoreshield.manifest.schema import Composition, PostProcessing
 from scoreshield.mechanisms.gaussian import Mechanism

@@ -14,6 +14,7 @@ from pipeline.run.prepare import prepare_run
 from pipeline.run.run import Run
 from pipeline.run.schedule import scheduled
 from pipeline.storage.blocks import load_receipts
+from pipeline.storage.layout import MANIFEST
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def account_text(account: Account) -> str:
 
 
 def _stage(run: Run, blocks_done: int) -> str:
-    if (run.release / "manifest.json").exists():
+    if (run.release / MANIFEST).exists():
         return "released"
     if run.folder.projection_done():
         return "publish"

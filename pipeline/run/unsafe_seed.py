@@ -17,6 +17,7 @@ from pipeline.perturb.keyfile import (
 from pipeline.perturb.secret import unsafe_key
 from pipeline.progress import Reporter
 from pipeline.run.run import Run, Spending
+from pipeline.storage.layout import TEST_RUNS
 from scoreshield.manifest.schema import Composition
 
 
@@ -28,7 +29,7 @@ class UnsafeSeed(Spending):
     seed : what its noise follows from
     """
 
-    folder = "test-runs"
+    folder = TEST_RUNS
     name_suffix = NOT_PRIVATE_SUFFIX
 
     def __init__(self, seed: int) -> None:

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.storage import place as places
 from pipeline.storage.durable import sync_folder
+from pipeline.storage.layout import METADATA
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, zarr_store
 
 FloatPanel = NDArray[np.float32]
-METADATA = "zarr.json"
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM_BYTES = 4
 _PANEL_BYTES = 256 * 2**20

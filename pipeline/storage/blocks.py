@@ -27,15 +27,13 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.plan.geometry import Geometry
 from pipeline.storage import place as places
-from pipeline.storage.arrays import METADATA, sweep_partial_files
+from pipeline.storage.arrays import sweep_partial_files
+from pipeline.storage.layout import METADATA, NOISY_BLOCKS, RECEIPTS
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, zarr_store
 from pipeline.storage.tree import tree_faults
 from scoreshield.noise.encoding import FLOAT32, Encoding
 
-RECEIPTS = "receipts"
-"""Folder of the receipts, beside the store."""
-_ARRAY = "blocks"
 _STEP = "step"
 _RECEIPTS_AT_ONCE = 16
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -61,7 +59,7 @@ def create_store(path: Place, geometry: Geometry, encoding: Encoding = FLOAT32) 
         A store of another geometry or encoding is in the way, or one that holds foreign files.
     """
     shape = (geometry.count, *geometry.shape)
-    if (path / _ARRAY / METADATA).exists():
+    if (path / NOISY_BLOCKS / METADATA).exists():
         found = _array(path).shape
         if found != shape:
             raise IntegrityFailure(
@@ -79,7 +77,7 @@ def create_store(path: Place, geometry: Geometry, encoding: Encoding = FLOAT32) 
     store = zarr_store(path, read_only=False)
     group = zarr.open_group(store, mode="a", zarr_format=3)
     group.create_array(
-        _ARRAY,
+        NOISY_BLOCKS,
         shape=shape,
         chunks=(1, *geometry.shape),
         dtype=encoding.dtype,
@@ -251,8 +249,8 @@ def _receipts_of(path: Place) -> Place:
 
 def _refuse_foreign_files(path: Place, geometry: Geometry) -> None:
     """Nothing may lie in a store that no run writes, such as a chunk too many."""
-    own = [METADATA, f"{_ARRAY}/{METADATA}"]
-    own += [f"{_ARRAY}/c/{index}/0/0" for index in range(geometry.count)]
+    own = [METADATA, f"{NOISY_BLOCKS}/{METADATA}"]
+    own += [f"{NOISY_BLOCKS}/c/{index}/0/0" for index in range(geometry.count)]
     foreign = [
         fault
         for fault in tree_faults(path, own)
@@ -281,7 +279,7 @@ def _array(path: Place) -> Any:
     try:
         # How to write empty chunks is not stored with an array: it is said at each opening.
         store = zarr_store(path, read_only=False)
-        array: Any = zarr.open_group(store, mode="r+")[_ARRAY]
+        array: Any = zarr.open_group(store, mode="r+")[NOISY_BLOCKS]
         return array.with_config({"write_empty_chunks": True})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityFailure(

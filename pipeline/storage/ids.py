@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-ARRAY_NAME = "ids"
 LONGEST_ID = 256
 """Bytes of UTF-8."""
 _DIGEST_BYTES = 16

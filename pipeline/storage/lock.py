@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pipeline.errors import RunFailed, ScoreShieldError
 from pipeline.storage.durable import make_private
-
-LOCK = "lock"
+from pipeline.storage.layout import LOCK
 
 
 @contextlib.contextmanager

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from pipeline.plan.geometry import Triangle
 from pipeline.project.blockwise import Progress, project_blockwise, purpose_of
-from pipeline.project.checkpoint import FILE, read_checkpoint, sweep
+from pipeline.project.checkpoint import read_checkpoint, sweep
 from pipeline.project.dense import ProjectionSummary, ProjectJob, load_projection
 from pipeline.project.pace import Pace
+from pipeline.storage.layout import CHECKPOINT
 from scoreshield.projection import project
 from scoreshield.projection.blockwise.aap import aap_blockwise
 from scoreshield.projection.blockwise.box_correction import BoxCorrection
@@ -205,7 +206,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_last_iteration(
     )
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=200)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert (resumed.work / FILE).exists()
+    assert (resumed.work / CHECKPOINT).exists()
     summary = resumed.run()
     # In the projection that closes the iteration.
     assert resumed.told[0].step.number == 4
@@ -309,7 +310,7 @@ def test_a_checkpoint_that_can_not_be_used_is_none(
     purpose = purpose_of(interrupted.job)
     intact = read_checkpoint(work, purpose)
     assert intact is not None
-    file, panel = work / FILE, intact.panels()[0] / "0.f32"
+    file, panel = work / CHECKPOINT, intact.panels()[0] / "0.f32"
     if damage == "no file":
         file.unlink()
     elif damage == "cut short":

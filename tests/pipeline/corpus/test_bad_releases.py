@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.publish.gram import MANIFEST, STORE
+from pipeline.storage.layout import MANIFEST, RELEASE_STORE
 
 
 def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -130,13 +130,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "pipe": (replaced_by(os.mkfifo), "found no regular file"),
     "link": (replaced_by(lambda path: path.symlink_to("/etc/hostname")), "found no regular file"),
     "gone": (replaced_by(void), "manifest.json can't be read (No such file or directory)"),
-    "no-store": (lambda r: void((r / STORE).rename(r.parent / "elsewhere")), "release.zarr"),
+    "no-store": (
+        lambda r: void((r / RELEASE_STORE).rename(r.parent / "elsewhere")),
+        "release.zarr",
+    ),
     "foreign-file": (lambda r: void((r / "note.txt").write_text("x")), "note.txt does not belong"),
     "no-array": (
-        lambda r: void((r / STORE / "factor").rename(r.parent / "elsewhere")),
+        lambda r: void((r / RELEASE_STORE / "factor").rename(r.parent / "elsewhere")),
         "factor",
     ),
-    "cut-metadata": (lambda r: void((r / STORE / "zarr.json").write_text("{")), "zarr.json"),
+    "cut-metadata": (
+        lambda r: void((r / RELEASE_STORE / "zarr.json").write_text("{")),
+        "zarr.json",
+    ),
 }
 SHOWN = {"less-noise", "no-store", "foreign-file", "no-array", "cut-metadata"}
 """What ``show`` may not notice: it describes the manifest, and reads nothing else."""
@@ -200,4 +206,11 @@ def test_a_release_is_no_source_and_no_gallery(
     """Its store is Zarr, but holds several arrays of which none is the embeddings."""
     release = release_copy()
     bench.refuses("ingest", str(release), "faces.zarr", code=3, names=release.name, says="Zarr")
-    bench.refuses("ingest", str(release / STORE), "faces.zarr", code=3, names=STORE, says="a key")
+    bench.refuses(
+        "ingest",
+        str(release / RELEASE_STORE),
+        "faces.zarr",
+        code=3,
+        names=RELEASE_STORE,
+        says="a key",
+    )

@@ -18,11 +18,12 @@ from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.forecast.machine_rates import Split, calibrate
 from pipeline.forecast.preview import plan_of_size, planned_size, preview
-from pipeline.forecast.rates_file import FILE, Calibration, load_calibration
+from pipeline.forecast.rates_file import Calibration, load_calibration
 from pipeline.plan.release import ReleasePlan
 from pipeline.progress import JsonLines
 from pipeline.run.record import Timings
 from pipeline.run.release import release
+from pipeline.storage.layout import MEASURED_RATES
 
 SETTINGS: dict[str, Any] = {
     "gallery": "nowhere.npy",
@@ -68,7 +69,7 @@ def test_rates_are_measured_without_gallery_or_ledger(
 
 def test_nothing_is_left_but_the_rates(calibrated: tuple[Config, Calibration]) -> None:
     config, _ = calibrated
-    assert [entry.name for entry in config.private.iterdir()] == [FILE]
+    assert [entry.name for entry in config.private.iterdir()] == [MEASURED_RATES]
     assert {entry.name for entry in config.private.parent.iterdir()} == {
         "log",
         "private",

@@ -12,13 +12,13 @@ import pytest
 from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.rates_file import (
-    FILE,
     Calibration,
     here_and_now,
     load_calibration,
     save_calibration,
 )
 from pipeline.plan.rates import Rates
+from pipeline.storage.layout import MEASURED_RATES
 
 RATES = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 2.5))
 
@@ -70,6 +70,6 @@ def test_what_is_no_rate_is_refused(
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "rates": 3}'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / MEASURED_RATES).write_text(text)
     with pytest.raises(ConfigurationError, match="expected rates"):
         load_calibration(tmp_path)

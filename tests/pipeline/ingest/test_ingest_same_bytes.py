@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from pipeline.gallery.dense import ARRAY_NAME, read_rows
+from pipeline.gallery.dense import read_rows
 from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest, open_source
 from pipeline.ingest import write as write_module
+from pipeline.storage.layout import EMBEDDINGS
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from tests.harness.sources import save_npy, save_npz, save_npz_deflated, save_zarr
 
@@ -31,7 +32,7 @@ def integers_that_fit_every_type() -> NDArray[np.float64]:
 
 def stored_bytes(gallery_path: Path) -> dict[str, bytes]:
     """Chunk name to bytes: what is on disk, read without Zarr."""
-    return {p.name: p.read_bytes() for p in sorted(Path(gallery_path, ARRAY_NAME).glob("c.*"))}
+    return {p.name: p.read_bytes() for p in sorted(Path(gallery_path, EMBEDDINGS).glob("c.*"))}
 
 
 SAVED = {

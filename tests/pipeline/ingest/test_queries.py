@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pipeline.config.model import Config
 from pipeline.errors import IntegrityFailure
 from pipeline.ingest import ingest
-from pipeline.ingest.queries import FILE, keep_queries, kept_queries, load_queries, queries_digest
+from pipeline.ingest.queries import keep_queries, kept_queries, load_queries, queries_digest
 from pipeline.run.scores import read_queries
+from pipeline.storage.layout import QUERIES
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected
 
@@ -121,7 +122,7 @@ def test_a_damaged_copy_is_noticed(damage: str, tmp_path: Path) -> None:
         np.save(path, to_fixed(unit(4, seed=2)))
     else:
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(IntegrityFailure, match=FILE):
+    with pytest.raises(IntegrityFailure, match=QUERIES):
         kept_queries(path, queries.sha256)
 
 

@@ -27,10 +27,10 @@ from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.progress import Tee
-from pipeline.publish.gram import STORE
 from pipeline.reader.open import NotPrivateWarning
 from pipeline.run.outcome import Outcome
 from pipeline.run.release import release
+from pipeline.storage.layout import RELEASE_STORE
 from pipeline.storage.object_path import DEADLINE, ObjectPath
 from pipeline.storage.place import Place
 
@@ -354,7 +354,7 @@ class Curator:
     @staticmethod
     def contents(release: Place) -> dict[str, bytes]:
         """Every chunk of a release."""
-        store = release / STORE
+        store = release / RELEASE_STORE
         if isinstance(store, ObjectPath):
             return {name: (store / name).read_bytes() for name in store.files() if "/c/" in name}
         files = (file for file in store.rglob("*") if file.is_file() and "/c/" in str(file))

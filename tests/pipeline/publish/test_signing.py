@@ -15,9 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.project.dense import unprojected
-from pipeline.publish.gram import MANIFEST
 from pipeline.publish.signing import (
-    KEY_FILE,
     check_signature,
     check_signing_key,
     load_or_create_signing_key,
@@ -26,6 +24,7 @@ from pipeline.publish.signing import (
     sign,
     signing_key,
 )
+from pipeline.storage.layout import MANIFEST, SIGNING_KEY
 from scoreshield.manifest.build import build_manifest
 from scoreshield.manifest.schema import Manifest
 from scoreshield.mechanisms.gaussian import calibrate_gram
@@ -44,9 +43,9 @@ def manifest() -> Manifest:
 
 def test_a_key_is_made_private_and_found_again(tmp_path: Path) -> None:
     key = load_or_create_signing_key(tmp_path)
-    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / SIGNING_KEY).stat().st_mode) == 0o600
     assert public_key(load_or_create_signing_key(tmp_path)) == public_key(key)
-    assert [file.name for file in tmp_path.iterdir()] == [KEY_FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [SIGNING_KEY]
 
 
 def test_processes_that_race_get_one_key(tmp_path: Path) -> None:
@@ -67,19 +66,19 @@ def test_processes_that_race_get_one_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     load_or_create_signing_key(tmp_path)
-    (tmp_path / KEY_FILE).chmod(mode)
+    (tmp_path / SIGNING_KEY).chmod(mode)
     with pytest.raises(ConfigurationError, match=f"mode {mode:04o}, expected 0600"):
         load_or_create_signing_key(tmp_path)
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
-    (tmp_path / KEY_FILE).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / SIGNING_KEY).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="plain file"):
         load_or_create_signing_key(tmp_path)
 
 
 def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / KEY_FILE
+    file = tmp_path / SIGNING_KEY
     file.write_bytes(b"-----BEGIN nothing")
     file.chmod(0o600)
     with pytest.raises(IntegrityFailure, match="no private key"):
@@ -141,7 +140,7 @@ def test_a_lost_key_is_not_replaced_where_releases_are_signed(tmp_path: Path) ->
     private.mkdir()
     first = public_key(signing_key(private, output))
     (output / "gram-a").mkdir(parents=True)
-    (private / KEY_FILE).unlink()
+    (private / SIGNING_KEY).unlink()
     # A folder without a manifest was never published, and so never signed.
     check_signing_key(private, output)
     (output / "gram-a" / MANIFEST).write_text("{}")
@@ -150,17 +149,17 @@ def test_a_lost_key_is_not_replaced_where_releases_are_signed(tmp_path: Path) ->
     assert list(private.iterdir()) == []
     # The remedies that it names: another output, or a new key that its owner makes.
     assert public_key(signing_key(private, tmp_path / "elsewhere")) != first
-    (private / KEY_FILE).unlink()
+    (private / SIGNING_KEY).unlink()
     command = re.search(r"'(openssl genpkey [^']*)'", str(lost.value))
     assert command is not None
     subprocess.run(command[1].split(), check=True, capture_output=True)
-    (private / KEY_FILE).chmod(0o600)
+    (private / SIGNING_KEY).chmod(0o600)
     assert public_key(signing_key(private, output)) != first
 
 
 def test_a_key_that_others_can_read_is_found_before_it_is_needed(tmp_path: Path) -> None:
     load_or_create_signing_key(tmp_path)
-    (tmp_path / KEY_FILE).chmod(0o644)
+    (tmp_path / SIGNING_KEY).chmod(0o644)
     with pytest.raises(ConfigurationError, match="mode 0644, expected 0600"):
         check_signing_key(tmp_path, tmp_path / "releases")
 

@@ -27,13 +27,14 @@ from pipeline.ingest.sources import _copy_folder
 from pipeline.ledger.verify import adopt_ledger
 from pipeline.perturb.keyfile import create_key, read_key
 from pipeline.progress import Tee
-from pipeline.publish.signing import KEY_FILE, load_or_create_signing_key
+from pipeline.publish.signing import load_or_create_signing_key
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
 from pipeline.run import keys
 from pipeline.run.abandon import abandon
 from pipeline.run.budget import request_for
 from pipeline.run.status import release_status
+from pipeline.storage.layout import SIGNING_KEY
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.manifest.schema import Manifest, canonical_bytes
 from scoreshield.projection import project
@@ -223,7 +224,7 @@ class TestChangedSettings:
         with pytest.raises(IntegrityFailure, match="not published by the holder of that key"):
             curator.release(**changes, arrays=["factor"])
         # Not even with the curator's own signing key.
-        shutil.copy(curator.root / "private" / KEY_FILE, config.private / KEY_FILE)
+        shutil.copy(curator.root / "private" / SIGNING_KEY, config.private / SIGNING_KEY)
         for different, place in (
             ({"arrays": ["gram"]}, "arrays"),
             ({"arrays": ["factor"], "projection": {"method": "nearest"}}, "projection.method"),
