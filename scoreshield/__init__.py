@@ -1,9 +1,9 @@
 """The ScoreShield mechanism: private cosine similarities on arrays.
 
-Pure NumPy and SciPy: nothing here knows of Dask, Zarr, files or clocks. Data flows from
-``fixedpoint`` through ``mechanism`` (which draws on ``sensitivity``, ``calibration`` and ``noise``)
-to ``projection``; ``accounting`` and ``forecast`` answer questions about releases, and ``manifest``
-describes one.
+Pure NumPy and SciPy: nothing here knows of Dask, Zarr, files or clocks. Rooms in reading order,
+each importing only those before it: ``arithmetic``, ``privacy`` and ``noise`` make ``mechanisms``;
+``projection`` repairs what the noise broke; ``utility`` says what a release is worth; ``regimes``
+and ``manifest`` describe one; ``audit`` puts the claim to the test.
 """
 
 from __future__ import annotations
