@@ -12,14 +12,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import binomtest, norm
 
-from scoreshield.arithmetic.fixedpoint import check_fixed
 from scoreshield.audit.audit import (
-    AUDIT_RECORDS,
     Release,
     _fingerprints,
     audit,
@@ -29,11 +24,9 @@ from scoreshield.audit.audit import (
     release_gram_once,
     tally_releases,
 )
-from scoreshield.audit.bound import MOST_RELEASES, detectable_sigma, mu_lower_bound, releases_needed
-from scoreshield.audit.pair import worst_pair
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import ParameterError
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from tests.harness.gaussian import counted_key
 
@@ -180,120 +173,6 @@ def test_noise_off_the_grid_is_caught() -> None:
     # Where a value exceeds 2^22 steps of the grid, float32 rounds the quarter step away.
     assert result.off_grid > 80
     assert any("multiple of the grid" in fault for fault in result.faults)
-
-
-# The pair.
-
-adjacencies = st.one_of(
-    st.just(Adjacency("record")),
-    st.floats(1e-3, 2).map(lambda radius: Adjacency("shift", radius)),
-    st.floats(1e-3, 50).map(lambda radius: Adjacency("output", radius)),
-)
-
-
-@given(
-    adjacencies,
-    st.floats(-1, 1),
-    st.floats(-1, 1),
-    st.floats(0.01, 1),
-    st.floats(0.1, 100),
-)
-@settings(max_examples=150, deadline=None)
-def test_the_galleries_of_a_pair_are_adjacent(
-    adjacency: Adjacency, one_end: float, other_end: float, share: float, epsilon: float
-) -> None:
-    low, high = sorted((one_end, other_end))
-    assume(high - low > 1e-3)
-    mechanism = calibrate_gram(AUDIT_RECORDS, 2, epsilon, DELTA, adjacency, ScoreRange(low, high))
-    pair = worst_pair(mechanism, share)
-    check_fixed(pair.before)
-    check_fixed(pair.after)
-    assert np.array_equal(pair.before[1:], pair.after[1:])
-    change = pair.gram_after - pair.gram_before
-    assert 0 < pair.distance <= pair.worst_distance * (1 + 1e-12)
-    assert pair.distance <= mechanism.guarantee.sensitivity.value
-    if adjacency.kind == "shift":
-        moved = np.linalg.norm((pair.after - pair.before).astype(np.float64))
-        assert moved <= adjacency.reach
-    if adjacency.kind == "output":
-        assert np.linalg.norm(change) <= adjacency.reach * (1 + 1e-12)
-    assert np.abs(change).max() <= high - low
-    for gram in (pair.gram_before, pair.gram_after):
-        off_diagonal = gram[~np.eye(AUDIT_RECORDS, dtype=bool)]
-        assert off_diagonal.min() >= low
-        assert off_diagonal.max() <= high
-
-
-@pytest.mark.parametrize(
-    ("adjacency", "score_range"),
-    [
-        (Adjacency("record"), FULL_RANGE),
-        (Adjacency("record"), ScoreRange(0, 1)),
-        (Adjacency("record"), ScoreRange(-0.3, 0.7)),
-        (Adjacency("shift", 0.5), FULL_RANGE),
-        (Adjacency("shift", 0.5), ScoreRange(0, 1)),
-        (Adjacency("output", 3.0), FULL_RANGE),
-    ],
-)
-def test_the_whole_pair_reaches_the_sensitivity(
-    adjacency: Adjacency, score_range: ScoreRange
-) -> None:
-    mechanism = calibrate_gram(AUDIT_RECORDS, 2, 1.0, DELTA, adjacency, score_range)
-    pair = worst_pair(mechanism, 1.0)
-    assert pair.distance == pytest.approx(mechanism.guarantee.sensitivity.value, rel=1e-4)
-
-
-def test_the_worst_record_pair_is_a_record_and_its_opposite() -> None:
-    pair = plan_audit(1.0, DELTA).pair
-    assert np.array_equal(pair.before[0], -pair.after[0])
-    assert pair.distance == 2 * math.sqrt(AUDIT_RECORDS - 1)
-
-
-# The bound.
-
-
-@pytest.mark.parametrize(
-    ("wrong", "guesses", "confidence"),
-    [(0, 10, 0.95), (3, 20, 0.99), (450, 1000, 0.999), (2000, 100_000, 0.9), (1, 2, 0.95)],
-)
-def test_the_bound_agrees_with_the_exact_binomial_interval(
-    wrong: int, guesses: int, confidence: float
-) -> None:
-    interval = binomtest(wrong, guesses, alternative="less").proportion_ci(confidence, "exact")
-    expected = max(0.0, -2 * norm.ppf(interval.high))
-    assert mu_lower_bound(wrong, guesses, confidence) == pytest.approx(expected, rel=1e-9)
-
-
-def test_guessing_no_better_than_chance_bounds_nothing() -> None:
-    assert mu_lower_bound(10, 10, 0.95) == 0
-    assert mu_lower_bound(500, 1000, 0.95) == 0
-
-
-@given(st.floats(0.02, 3.0), st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
-def test_the_bound_holds_as_often_as_it_says(mu: float, seed: int) -> None:
-    """400 audits of an exact Gaussian mechanism at confidence 0.9; 68 failures are 4.7 sigma."""
-    random = np.random.default_rng(seed)
-    wrong = random.binomial(2000, norm.cdf(-mu / 2), size=400)
-    failures = sum(mu_lower_bound(int(count), 2000, 0.9) > mu for count in wrong)
-    assert failures <= 68
-
-
-@pytest.mark.parametrize("mu", [0.237, 0.7, 1.5, 3.0])
-def test_the_number_of_releases_exposes_a_tenth_of_sigma(mu: float) -> None:
-    """Simulated: σ × 0.9 is exposed at least 97 times in 100, the claimed σ at most once."""
-    releases = releases_needed(mu, 0.999)
-    assert detectable_sigma(mu, releases, 0.999) >= 0.8985
-    random = np.random.default_rng(0)
-    for true_mu, fewest, most in ((mu / 0.9, 970, 1000), (mu, 0, 8)):
-        wrong = random.binomial(2 * releases, norm.cdf(-true_mu / 2), size=1000)
-        exposed = sum(mu_lower_bound(int(count), 2 * releases, 0.999) > mu for count in wrong)
-        assert fewest <= exposed <= most
-
-
-def test_small_claims_are_audited_as_far_as_time_allows() -> None:
-    assert releases_needed(0.01, 0.999) == MOST_RELEASES
-    assert detectable_sigma(0.01, MOST_RELEASES, 0.999) < 0.5
 
 
 # What is refused, and what is shown.

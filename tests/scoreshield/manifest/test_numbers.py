@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,39 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.manifest.build import (
-    build_manifest,
-    describe_clipped_scores,
-    describe_composition,
-    describe_projection,
-)
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import Manifest, NoisyRecord, from_json
 from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.prepared import scores_mechanism
-from scoreshield.privacy.accounting import spend_of
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
-from scoreshield.projection import project
-from tests.harness.edits import edited
-
-GRAM_POST = describe_projection(project(np.eye(5), method="none"))
-
-
-def manifest_of(mechanism: Mechanism, reason: str | None = None) -> Manifest:
-    spend = spend_of(mechanism.guarantee.sensitivity.value, mechanism.sigma)
-    gram = mechanism.regime == "gram"
-    composition = describe_composition("f" * 32, 20.0, 1e-5, Fraction(1, 3), spend)
-    return build_manifest(
-        mechanism,
-        GRAM_POST if gram else describe_clipped_scores(mechanism),
-        release_id="r",
-        published_at=None,
-        software={},
-        queries_sha256=None if gram else "a" * 64,
-        composition=composition if reason is None else None,
-        not_private_reason=reason,
-    )
+from tests.harness.manifests import edited, manifest_of
 
 
 def scores(m: int, d: int, adjacency: Adjacency, score_range: ScoreRange = FULL_RANGE) -> Mechanism:
@@ -100,7 +73,7 @@ def test_queries_at_both_ends_of_the_bounds_agree() -> None:
 
 
 def test_a_test_mode_agrees() -> None:
-    marked = manifest_of(calibrate_gram(30, 5, 2.0, 1e-6), "fixed seed")
+    marked = manifest_of(not_private_reason="fixed seed", composition=None)
     assert number_faults(marked) == []
     assert number_faults(marked.model_copy(update={"private": True})) == [
         "private is True and not_private_reason is 'fixed seed'"
@@ -132,7 +105,7 @@ def changed(manifest: Manifest, place: str, value: Any) -> Manifest:
     return from_json(edited(manifest, place, value))
 
 
-GRAM = manifest_of(calibrate_gram(30, 5, 2.0, 1e-6))
+GRAM = manifest_of()
 SHIFT = manifest_of(calibrate_gram(30, 5, 2.0, 1e-6, Adjacency("shift", 0.1)))
 SCORES = manifest_of(scores(7, 4, Adjacency()))
 ONE = manifest_of(scores(1, 4, Adjacency("output", 1.0)))
