@@ -30,9 +30,9 @@ from pipeline.config.cluster import Cluster
 from pipeline.config.yaml import load_config
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.gram import automatic_block_side
+from pipeline.plan.shares import row_ranges
 from pipeline.progress import JsonLines, Tee
 from pipeline.project.operator import ClusterOperator, NoisyBlocks
-from pipeline.project.panel_file import row_ranges
 from pipeline.project.panel_store import ClusterPanels
 from pipeline.run.record import Timings
 from pipeline.run.release import release

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from projection import by_cvxpy, clean_and_noisy, cpu_time, relative_distance
 
+from scoreshield.projection.blockwise.single_precision import nearest_in_memory
 from scoreshield.projection.dense.nearest import nearest_correlation
-from scoreshield.projection.dense.single_precision import nearest_in_memory
 from scoreshield.projection.operator import DenseOperator
 from scoreshield.projection.solution import in_memory
 

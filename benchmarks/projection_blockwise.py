@@ -25,10 +25,10 @@ from scoreshield.projection.blockwise.box_correction import BoxCorrection
 from scoreshield.projection.blockwise.nearest import nearest_blockwise
 from scoreshield.projection.blockwise.panels import ArrayPanels
 from scoreshield.projection.blockwise.shrink import shrink_blockwise
+from scoreshield.projection.blockwise.single_precision import SinglePrecision
 from scoreshield.projection.dense.eigen import full_spectrum
 from scoreshield.projection.dense.nearest import nearest_correlation
 from scoreshield.projection.dense.shrink import eigenvalue_shrinkage
-from scoreshield.projection.dense.single_precision import SinglePrecision
 from scoreshield.projection.operator import FloatArray
 from scoreshield.projection.solution import Solution, in_memory
 

@@ -33,8 +33,8 @@ from pipeline.cluster import open_cluster
 from pipeline.config.cluster import Cluster
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.gram import automatic_block_side
+from pipeline.plan.shares import row_ranges
 from pipeline.project.operator import ClusterOperator, NoisyBlocks
-from pipeline.project.panel_file import row_ranges
 from pipeline.project.panel_store import ClusterPanels
 from scoreshield.noise.encoding import choose_encoding
 

@@ -1,8 +1,9 @@
 """What a blockwise projection does, counted: products, columns, rounds, panel bytes, operations.
 
-`pipeline/plan/solver_work.py` foretells these numbers from sizes alone. Its constants come from
-this table: the solvers on stored panels as on a cluster, but in one process, with the noisy matrix
-in memory. What was foretold stands beside what was counted, as foretold / counted.
+The methods foretell these numbers from sizes alone (`scoreshield/projection/foretold.py`). Their
+constants come from this table: the solvers on stored panels as on a cluster, but in one process,
+with the noisy matrix in memory. What was foretold stands beside what was counted, as foretold /
+counted.
 
     python benchmarks/solver_work.py --n 1000 2000 --sigma 0.1 1 10 100 --methods shrink nearest aap
 """
@@ -13,9 +14,9 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,17 @@ import numpy as np
 from blockwise import clustered
 
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS, foretell_work
+from pipeline.plan.memory import FLOAT32_BYTES
+from pipeline.plan.shares import row_ranges
 from pipeline.project import operator, panel_store
 from pipeline.project.operator import ClusterOperator, box_correction
-from pipeline.project.panel_file import PanelFile, row_ranges
+from pipeline.project.panel_file import PanelFile
 from pipeline.project.panel_store import ClusterPanels, StoredTerm
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.projection import METHODS
 from scoreshield.projection.blockwise import subspace
-from scoreshield.projection.blockwise.aap import aap_blockwise
-from scoreshield.projection.blockwise.methods import LINEAR_SAFETY
-from scoreshield.projection.blockwise.nearest import nearest_blockwise
-from scoreshield.projection.blockwise.shrink import shrink_blockwise
+from scoreshield.projection.blockwise.problem import BlockwiseProblem
+from scoreshield.projection.foretold import EIGENDECOMPOSITION_FLOPS, NoisySpectrum
+from scoreshield.projection.request import ProjectionRequest
 
 TOLERANCE = 1e-4
 SIDE = 512
@@ -93,7 +94,15 @@ def counted(n: int, d: int, sigma: float, method: str) -> dict[str, Any]:
         client: Any = OneProcess()
         algebra = ClusterPanels(client, Path(folder), row_ranges(n, 1), 1)
         noisy = ClusterOperator(algebra, source, triangle)
-        solution = SOLVERS[method](noisy, algebra, triangle, sigma)
+        problem = BlockwiseProblem(
+            operator=noisy,
+            algebra=algebra,
+            request=ProjectionRequest(sigma, TOLERANCE, 500, None),
+            box_correction=partial(box_correction, algebra, triangle),
+            watched=lambda _: None,
+            decided=lambda decide: decide(),
+        )
+        solution = METHODS[method].blockwise.solve(problem)
     return {
         "n": n,
         "d": d,
@@ -111,12 +120,12 @@ def foretold_to_counted(
     n: int, d: int, sigma: float, method: str, work: Counter[str]
 ) -> dict[str, float]:
     """Ratios of what the plan of such a release foretells to what was counted."""
-    foretold = foretell_work(replace(calibrate_gram(n, d, 8.0, 1e-6), sigma=sigma), method)
+    foretold = METHODS[method].blockwise.work(NoisySpectrum(n, d, sigma))
     pairs = {
         "products": (foretold.products, work["products"]),
         "columns": (foretold.columns, work["columns"]),
         "rounds": (foretold.steps, work["rounds"]),
-        "panel_bytes": (foretold.panel_bytes, work["panel_bytes"]),
+        "panel_bytes": (foretold.panel_numbers * FLOAT32_BYTES, work["panel_bytes"]),
         "panel_flops": (foretold.panel_flops, work["panel_flops"]),
         "driver_flops": (
             foretold.driver_flops,
@@ -124,26 +133,6 @@ def foretold_to_counted(
         ),
     }
     return {name: round(one / max(1, other), 2) for name, (one, other) in pairs.items()}
-
-
-def exact(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any:
-    return nearest_blockwise(noisy, algebra, tolerance=LINEAR_SAFETY * TOLERANCE)
-
-
-def shrinkage(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any:
-    return shrink_blockwise(noisy, algebra, sigma=sigma, tolerance=TOLERANCE)
-
-
-def alternating(noisy: Any, algebra: Any, triangle: Triangle, sigma: float) -> Any:
-    correction = partial(box_correction, algebra, triangle)
-    return aap_blockwise(noisy, algebra, correction, tolerance=TOLERANCE)
-
-
-SOLVERS: dict[str, Callable[..., Any]] = {
-    "aap": alternating,
-    "nearest": exact,
-    "shrink": shrinkage,
-}
 
 
 @contextmanager

@@ -52,7 +52,6 @@ FACE = {
 LONGEST_FILE, LONGEST_FUNCTION = 450, 60
 
 NOT_YET = {
-    "test_a_room_imports_only_rooms_above_it": ("pipeline.plan.blockwise",),
     "test_files_and_functions_are_of_one_idea": (
         "scoreshield.projection.blockwise.nearest",
         "scoreshield.projection.blockwise.shrink",

@@ -261,8 +261,9 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _arrays_exist_for_the_method(self) -> Config:
-        if self.projection.method == "none" and "factor" in self.arrays:
+        if "factor" in self.arrays and not self.projection.makes_factor:
             raise ValueError(
-                "arrays: projection method 'none' makes no factor; ask for arrays: [gram]"
+                f"arrays: projection method {self.projection.method!r} makes no factor; ask for "
+                "arrays: [gram]"
             )
         return self

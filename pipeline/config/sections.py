@@ -94,6 +94,13 @@ class ProjectionSettings(StrictModel):
         "them; `auto` takes the dense form up to 3000 records.",
     )
 
+    @property
+    def makes_factor(self) -> bool:
+        """Whether the method makes a factor, or releases what is noisy but for its range."""
+        from scoreshield.projection import METHODS
+
+        return METHODS[self.method].makes_factor
+
     @field_validator("method")
     @classmethod
     def _registered(cls, method: str) -> str:
@@ -112,11 +119,17 @@ class ProjectionSettings(StrictModel):
 
     @model_validator(mode="after")
     def _form_exists_for_the_method(self) -> ProjectionSettings:
-        if self.form == "blockwise" and self.method == "none":
+        from scoreshield.projection import METHODS
+
+        if self.form != "blockwise":
+            return self
+        form = METHODS[self.method].blockwise
+        if form is None:
+            lacking = "has no such form" if self.makes_factor else "projects nothing"
             raise ValueError(
-                "form: method 'none' projects nothing, found 'blockwise'; leave it out"
+                f"form: method {self.method!r} {lacking}, found 'blockwise'; leave it out"
             )
-        if self.form == "blockwise" and self.rank != "auto" and self.method != "aap":
+        if self.rank != "auto" and not form.takes_rank:
             raise ValueError(
                 f"rank: the blockwise form of method {self.method!r} finds its own rank, found "
                 f"{self.rank}; leave rank out, or use method 'aap' for a truncated step"

@@ -30,13 +30,13 @@ from pipeline.forecast import rate_tasks as tasks
 from pipeline.forecast.rates_file import Calibration, here_and_now, save_calibration
 from pipeline.gallery.dense import create_embeddings
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.memory import FLOAT32
+from pipeline.plan.memory import FLOAT32_BYTES
 from pipeline.plan.rates import Rates
 from pipeline.plan.release import ReleasePlan
-from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS
+from pipeline.plan.shares import FEWEST_ROWS, RowRanges
 from pipeline.progress import Reporter
 from pipeline.project.dense import describe_array
-from pipeline.project.panel_file import FEWEST_ROWS, PanelFile, RowRanges
+from pipeline.project.panel_file import PanelFile
 from pipeline.publish.gram import prepare_release, publish_block
 from pipeline.run.gram import gram_mechanism
 from pipeline.storage import arrays, blocks
@@ -44,6 +44,7 @@ from pipeline.storage.durable import make_private
 from pipeline.storage.layout import PROJECTION_STORE
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection.blockwise.panels import start_pattern
+from scoreshield.projection.foretold import EIGENDECOMPOSITION_FLOPS
 
 ROUNDS = 3
 ENOUGH_SECONDS = 0.5
@@ -206,7 +207,7 @@ def _perturb_rates(clock: _Clock) -> dict[str, float]:
 
 def _storage_rates(clock: _Clock) -> dict[str, float]:
     bench = clock.bench
-    panel = bench.triangle.side * bench.mechanism.d * FLOAT32
+    panel = bench.triangle.side * bench.mechanism.d * FLOAT32_BYTES
     block = bench.triangle.side**2 * clock.plan.encoding.bytes
     for index in range(bench.triangle.count):
         tasks.write_seconds(bench, index)
@@ -240,7 +241,7 @@ def _panel_rates(clock: _Clock) -> dict[str, float]:
         panel = clock.panel(columns, rows)
         seconds = clock.seconds(tasks.step_seconds, (clock.bench, panel))
         # Read and written by the combination, both read by the reduction.
-        moved = 4 * rows.n * columns * FLOAT32
+        moved = 4 * rows.n * columns * FLOAT32_BYTES
         measured.append((seconds / moved, 4 * rows.n * columns**2 / moved))
     split = Split.of(*measured)
     return {"panel_bytes": 1.0 / split.fixed, "panel_flops": split.rate}

@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_limits
 from pipeline.cluster.blas import one_thread
 from pipeline.gallery.dense import read_rows
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.shares import Share
+from pipeline.plan.shares import RowRanges, Share
 from pipeline.project.operator import BoxCorrectionBlocks, NoisyBlocks, ShareJob, multiply_share
-from pipeline.project.panel_file import PanelFile, RowRanges
+from pipeline.project.panel_file import PanelFile
 from pipeline.project.panel_store import StoredTerm, combine_rows, inner_rows
 from pipeline.publish.gram import PublishJob, publish_block
 from pipeline.storage import blocks

@@ -128,7 +128,7 @@ class Workload:
             "passes": work.products,
             "bytes_a_pass": blockwise.bytes_a_product,
             "bytes_read": self._bytes_read(blockwise),
-            "panel_bytes": work.panel_bytes,
+            "panel_bytes": blockwise.step_bytes,
             "bytes_a_panel": blockwise.panel_bytes,
         }
 
@@ -146,7 +146,7 @@ class Workload:
             f"{work.products} passes over {show_bytes(blockwise.bytes_a_product)} of noisy blocks, "
             f"{show_bytes(self._bytes_read(blockwise))} of it read from storage, the rest held by "
             "workers",
-            f"{work.steps} steps on panels, {show_bytes(work.panel_bytes)} read and written",
+            f"{work.steps} steps on panels, {show_bytes(blockwise.step_bytes)} read and written",
         ]
 
     def _bytes_read(self, blockwise: BlockwisePlan) -> int:

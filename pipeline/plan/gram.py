@@ -8,7 +8,7 @@ from typing import Literal
 from pipeline.errors import ConfigurationError
 from pipeline.plan.blockwise import BlockwisePlan, plan_blockwise
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.memory import FLOAT32, FLOAT64, DensePanels, PanelMemory
+from pipeline.plan.memory import FLOAT32_BYTES, FLOAT64_BYTES, DensePanels, PanelMemory
 from pipeline.plan.rates import Machines, Rates, StageTime, in_waves
 from pipeline.plan.release import (
     DISK_PER_STAGE,
@@ -24,7 +24,8 @@ from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.noise.encoding import Encoding, Precision, choose_encoding
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection import METHODS
-from scoreshield.projection.choose import LARGEST_DENSE, Form
+from scoreshield.projection.methods.record import ProjectionMethod
+from scoreshield.projection.registry import Form, blockwise_form
 from scoreshield.utility.forecast import forecast_gram
 
 
@@ -74,15 +75,15 @@ class GramPlan(ReleasePlan):
     def _time_to_publish(self, rates: Rates, machines: Machines) -> StageTime:
         """Panels copied, inner products of the dense matrix, the driver's last look at all."""
         triangle = self.triangle
-        rank = 0 if self.method == "none" else triangle.n
+        rank = triangle.n if self.projects else 0
         rank = rank if self.blockwise is None else self.blockwise.work.rank
         published, work = 0, 0.0
         if "factor" in self.arrays:
-            published += triangle.n * (rank + 1) * FLOAT32
+            published += triangle.n * (rank + 1) * FLOAT32_BYTES
             work += 2 * published / rates.panel_bytes
         if "gram" in self.arrays:
             values = (triangle.per_side * triangle.side) ** 2
-            published += values * FLOAT32
+            published += values * FLOAT32_BYTES
             work += values / rates.published_values + values * rank / rates.published_flops
         tasks = self.stages[-1].tasks
         finishing = published / rates.driver_bytes
@@ -115,7 +116,8 @@ def plan_release(
     """
     n = mechanism.n
     # Without a projection the stored values are what is published, and nothing is rounded unasked.
-    as_computed = method == "none" and precision == "auto"
+    projection = METHODS[method]
+    as_computed = not projection.makes_factor and precision == "auto"
     encoding = choose_encoding(mechanism.sigma, "float32" if as_computed else precision)
     side = automatic_block_side(n) if block_side == "auto" else block_side
     triangle = Triangle(n, side)
@@ -124,17 +126,17 @@ def plan_release(
             f"block_side: {side} cuts {n} records into {triangle.count} blocks, more than "
             f"{MOST_TASKS}; use at least {automatic_block_side(n)} or 'auto'"
         )
-    blockwise = None
-    if method != "none" and (form == "blockwise" or (form == "auto" and n > LARGEST_DENSE)):
+    blockwise, taken = None, blockwise_form(projection, n, form)
+    if taken is not None:
         threads = workers * threads_per_worker
-        blockwise = plan_blockwise(mechanism, triangle, encoding, method, threads)
+        blockwise = plan_blockwise(mechanism, triangle, encoding, taken, threads)
     stages = [_perturb(panels or DensePanels(mechanism.d), triangle, encoding, threads_per_worker)]
     if blockwise is not None:
         stages.append(_project_blockwise(triangle, blockwise, threads_per_worker))
-    elif method != "none":
-        stages.append(_project(triangle, method))
+    elif projection.makes_factor:
+        stages.append(_project(triangle, projection))
     # The rank is known only once the noisy matrix is; in one task it can be anything up to n.
-    rank = 0 if method == "none" else n if blockwise is None else blockwise.width
+    rank = 0 if not projection.makes_factor else n if blockwise is None else blockwise.width
     stages.append(_publish(triangle, rank, arrays, threads_per_worker))
     return GramPlan(
         mechanism,
@@ -165,7 +167,7 @@ def _perturb(
 ) -> StagePlan:
     """The largest of: reading a row panel, computing a tile, encoding the block."""
     side = min(triangle.side, triangle.n)
-    block = triangle.side**2 * FLOAT32
+    block = triangle.side**2 * FLOAT32_BYTES
     computing = block + TILE_SCRATCH + panels.computing(side)
     stored = triangle.side**2 * encoding.bytes
     # As computed; as bytes, and as bytes with their checksum; as codes, and padded codes. The
@@ -176,8 +178,8 @@ def _perturb(
     return StagePlan("perturb", triangle.count, WORKER_BASELINE + threads * task, disk)
 
 
-def _project(triangle: Triangle, method: str) -> StagePlan:
-    memory = WORKER_BASELINE + METHODS[method].memory_bytes(triangle.n)
+def _project(triangle: Triangle, method: ProjectionMethod) -> StagePlan:
+    memory = WORKER_BASELINE + method.memory_bytes(triangle.n)
     disk = _factor_on_disk(triangle, triangle.n) + DISK_PER_STAGE
     return StagePlan("project", 1, memory, disk)
 
@@ -192,20 +194,20 @@ def _project_blockwise(triangle: Triangle, blockwise: BlockwisePlan, threads: in
 def _publish(triangle: Triangle, rank: int, arrays: tuple[str, ...], threads: int) -> StagePlan:
     """The larger of: multiplying two panels in float64, encoding a block and its mirror."""
     side, per_side = min(triangle.side, triangle.n), triangle.per_side
-    panels = 2 * side * rank * FLOAT32
-    multiplying = 2 * side * rank * FLOAT64 + side**2 * (FLOAT64 + FLOAT32)
-    task = panels + max(multiplying, 4 * side**2 * FLOAT32)
+    panels = 2 * side * rank * FLOAT32_BYTES
+    multiplying = 2 * side * rank * FLOAT64_BYTES + side**2 * (FLOAT64_BYTES + FLOAT32_BYTES)
+    task = panels + max(multiplying, 4 * side**2 * FLOAT32_BYTES)
     tasks, disk = 0, DISK_PER_STAGE
     if "factor" in arrays:
         tasks += per_side
         disk += _factor_on_disk(triangle, rank)
     if "gram" in arrays:
         tasks += triangle.count
-        disk += per_side**2 * (side**2 * FLOAT32 + DISK_PER_TASK)
+        disk += per_side**2 * (side**2 * FLOAT32_BYTES + DISK_PER_TASK)
     return StagePlan("publish", tasks, WORKER_BASELINE + threads * task, disk)
 
 
 def _factor_on_disk(triangle: Triangle, rank: int) -> int:
     """Factor and diagonal in whole panels."""
     rows = triangle.per_side * min(triangle.side, triangle.n)
-    return rows * (rank + 1) * FLOAT32 + 2 * triangle.per_side * DISK_PER_TASK
+    return rows * (rank + 1) * FLOAT32_BYTES + 2 * triangle.per_side * DISK_PER_TASK

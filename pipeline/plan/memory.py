@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from scoreshield.noise.sampler import TILE
 
-FLOAT32, FLOAT64 = 4, 8
+FLOAT32_BYTES, FLOAT64_BYTES = 4, 8
 INT32, INT64 = 4, 8
 _ENTRY = 2 * INT32
 """A column and an integer."""
-_MATRIX_ENTRY = FLOAT64 + INT32
+_MATRIX_ENTRY = FLOAT64_BYTES + INT32
 """An entry of a SciPy matrix, whose columns are those of the panel until it is transposed."""
-_CHECKED_ENTRY = 2 * INT64 + 2 * FLOAT64 + 4
+_CHECKED_ENTRY = 2 * INT64 + 2 * FLOAT64_BYTES + 4
 """An entry's row, integer and square in float64, and what is marked of it (measured)."""
 _DECODED_CHUNKS = 48 * 2**20
 """Chunks of entries while Zarr decodes them, with their bytes before and after (measured)."""
@@ -53,19 +53,19 @@ class DensePanels:
 
     def held(self, rows: int) -> int:
         """The rows in float32."""
-        return rows * self.d * FLOAT32
+        return rows * self.d * FLOAT32_BYTES
 
     def reading(self, rows: int) -> int:
         """Chunks as bytes, and as bytes whose checksum was taken off."""
-        return 2 * rows * self.d * FLOAT32
+        return 2 * rows * self.d * FLOAT32_BYTES
 
     def computing(self, rows: int) -> int:
         """Integers in float64: a tile's left rows, its right rows, and a copy BLAS packs."""
-        return 3 * min(rows, TILE) * self.d * FLOAT64
+        return 3 * min(rows, TILE) * self.d * FLOAT64_BYTES
 
     def scoring(self, queries: int, records: int) -> int:
         """Integers in float64: the queries, a tile's records, and a copy BLAS packs."""
-        return (queries + 2 * min(records, TILE)) * self.d * FLOAT64
+        return (queries + 2 * min(records, TILE)) * self.d * FLOAT64_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +98,11 @@ class SparsePanels:
 
         The strip is a tile high: sparse at first, then written out.
         """
-        entries = self.largest(rows) * (2 * FLOAT64 + _MATRIX_ENTRY) + self.d * INT32
-        strip = min(rows, TILE) * rows * (_MATRIX_ENTRY + FLOAT64)
+        entries = self.largest(rows) * (2 * FLOAT64_BYTES + _MATRIX_ENTRY) + self.d * INT32
+        strip = min(rows, TILE) * rows * (_MATRIX_ENTRY + FLOAT64_BYTES)
         return entries + strip + _KEPT_BUFFERS
 
     def scoring(self, queries: int, records: int) -> int:
         """The panel as a matrix, and the queries and their scores twice over in float64."""
-        scores = 2 * queries * (records + self.d) * FLOAT64
-        return self.largest(records) * FLOAT64 + scores
+        scores = 2 * queries * (records + self.d) * FLOAT64_BYTES
+        return self.largest(records) * FLOAT64_BYTES + scores

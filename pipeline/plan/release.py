@@ -15,7 +15,7 @@ from typing import Literal
 from pipeline.errors import ConfigurationError
 from pipeline.plan.blockwise import BlockwisePlan
 from pipeline.plan.geometry import Geometry
-from pipeline.plan.memory import FLOAT32, FLOAT64
+from pipeline.plan.memory import FLOAT32_BYTES, FLOAT64_BYTES
 from pipeline.plan.rates import Machines, Rates, StageTime, in_waves
 from pipeline.quantities import show_bytes
 from scoreshield.mechanisms.gaussian import Mechanism
@@ -31,7 +31,7 @@ USABLE_SHARE = 0.8
 MOST_TASKS = 10_000
 """Tasks a stage may have; the scheduler slows down far above it."""
 
-TILE_SCRATCH = TILE * TILE * FLOAT64 + 4 * MIB
+TILE_SCRATCH = TILE * TILE * FLOAT64_BYTES + 4 * MIB
 """Products of one tile in float64 and a few rows of noise (measured)."""
 DISK_PER_TASK = 4096 + 64
 """A receipt, a checksum and the rest of the last disk block, for each task."""
@@ -174,9 +174,9 @@ def _time_to_perturb(plan: ReleasePlan, rates: Rates, machines: Machines) -> Sta
     work = (
         plan.noise_samples / rates.noise_samples
         + 2 * count * rows * columns * d / rates.exact_flops
-        + count * plan.panel_rows * d * FLOAT32 / rates.gallery_bytes
+        + count * plan.panel_rows * d * FLOAT32_BYTES / rates.gallery_bytes
         + count * plan.block_bytes / rates.block_write_bytes
     )
     # The driver digests the gallery before and after, and what it is bound to.
-    digests = 2 * plan.mechanism.n * d * FLOAT32 / rates.gallery_bytes
+    digests = 2 * plan.mechanism.n * d * FLOAT32_BYTES / rates.gallery_bytes
     return StageTime("perturb", digests + in_waves(work, count, rates, machines))

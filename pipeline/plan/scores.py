@@ -11,7 +11,7 @@ from typing import Literal
 
 from pipeline.errors import ConfigurationError
 from pipeline.plan.geometry import Rectangle
-from pipeline.plan.memory import FLOAT32, DensePanels, PanelMemory
+from pipeline.plan.memory import FLOAT32_BYTES, DensePanels, PanelMemory
 from pipeline.plan.rates import Machines, Rates, StageTime, in_waves
 from pipeline.plan.release import (
     DISK_PER_STAGE,
@@ -76,8 +76,8 @@ class ScoresPlan(ReleasePlan):
     def time_after_perturb(self, rates: Rates, machines: Machines) -> tuple[StageTime, ...]:
         """Publication, which clips."""
         values = self.noise_samples
-        work = values * FLOAT32 / rates.block_read_bytes + values / rates.published_values
-        finishing = values * FLOAT32 / rates.driver_bytes
+        work = values * FLOAT32_BYTES / rates.block_read_bytes + values / rates.published_values
+        finishing = values * FLOAT32_BYTES / rates.driver_bytes
         seconds = finishing + in_waves(work, self.rectangle.count, rates, machines)
         return (StageTime("publish", seconds),)
 
@@ -131,7 +131,7 @@ def automatic_columns(m: int, n: int, d: int) -> int:
     if n <= 8 * TILE:
         return TILE
     rows = min(m, TILE)
-    widest = min(_PANEL_BYTES // (FLOAT32 * d), _BLOCK_BYTES // (FLOAT32 * rows))
+    widest = min(_PANEL_BYTES // (FLOAT32_BYTES * d), _BLOCK_BYTES // (FLOAT32_BYTES * rows))
     columns = max(1, widest // TILE) * TILE
     while Rectangle(m, n, rows, columns).count > MOST_TASKS and columns < n:
         columns += TILE
@@ -141,7 +141,7 @@ def automatic_columns(m: int, n: int, d: int) -> int:
 def chunk_rows(m: int, n: int) -> int:
     """Queries of one published chunk: a power of two, so that blocks hold whole chunks, or all."""
     rows = _MOST_CHUNK_ROWS
-    while rows > 1 and rows * n * FLOAT32 > _ROWS_BYTES:
+    while rows > 1 and rows * n * FLOAT32_BYTES > _ROWS_BYTES:
         rows //= 2
     return min(m, rows)
 
@@ -149,8 +149,8 @@ def chunk_rows(m: int, n: int) -> int:
 def _perturb(panels: PanelMemory, d: int, rectangle: Rectangle, threads: int) -> StagePlan:
     """The largest of: reading a panel of records, computing a tile, encoding the block."""
     rows, columns = rectangle.shape
-    queries = 2 * rectangle.m * d * FLOAT32
-    block = rows * columns * FLOAT32
+    queries = 2 * rectangle.m * d * FLOAT32_BYTES
+    block = rows * columns * FLOAT32_BYTES
     tile = TILE_SCRATCH * rows // TILE + 4 * MIB
     computing = block + tile + panels.scoring(rows, columns)
     # As an array, as bytes, and as bytes with their checksum.
@@ -163,9 +163,9 @@ def _perturb(panels: PanelMemory, d: int, rectangle: Rectangle, threads: int) ->
 def _publish(rectangle: Rectangle, rows: int, threads: int) -> StagePlan:
     """A block as read, as clipped, and a chunk as it is encoded."""
     block_rows, columns = rectangle.shape
-    block = block_rows * columns * FLOAT32
+    block = block_rows * columns * FLOAT32_BYTES
     chunks = -(-rectangle.m // rows) * -(-rectangle.n // columns)
-    disk = chunks * (rows * columns * FLOAT32 + DISK_PER_TASK) + DISK_PER_STAGE
+    disk = chunks * (rows * columns * FLOAT32_BYTES + DISK_PER_TASK) + DISK_PER_STAGE
     # Zarr encodes four chunks at a time, each as an array, as bytes and with its checksum.
-    task = 4 * block + 12 * rows * columns * FLOAT32
+    task = 4 * block + 12 * rows * columns * FLOAT32_BYTES
     return StagePlan("publish", rectangle.count, WORKER_BASELINE + threads * task, disk)

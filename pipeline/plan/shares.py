@@ -1,8 +1,9 @@
-"""How the blocks of a symmetric matrix are shared out among the workers of a product.
+"""How products of a symmetric matrix with panels, and steps on panels, are cut into tasks.
 
 The triangle of blocks is cut into square groups. A share is one group: it touches two spans of
 rows, whatever its number of blocks, so that little is read and summed besides the blocks. Shares
-have their workers from one product to the next, because that is where their blocks are cached.
+have their workers from one product to the next, because that is where their blocks are cached. The
+rows of a panel are cut into ranges, one task each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ from dataclasses import dataclass
 
 UNITS_PER_THREAD = 8
 """Diagonal groups of work for each thread; others are twice as much."""
+
+FEWEST_ROWS = 4096
+"""Rows of a range below which a task costs more than what it does."""
+
+RANGES_PER_THREAD = 3
+"""Row ranges for each thread of the cluster: enough to even out, few enough to be worth a task."""
+
+CHUNK_ROWS = 2048
+"""Rows that a task handles at once; memory depends on it, results do not."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ def cut_shares(per_side: int, threads: int) -> tuple[Share, ...]:
     return tuple(Share(index, rows, columns) for index, (rows, columns) in enumerate(pairs))
 
 
-class Places:
+class ShareOwners:
     """Which worker each share belongs to, for as long as that worker lives."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -70,3 +80,25 @@ class Places:
                 load[worker] += share.work / threads[worker]
         self._of = kept
         return kept
+
+
+@dataclass(frozen=True)
+class RowRanges:
+    """The rows 0 to n, cut into ranges of ``rows``, the last one of what is left."""
+
+    n: int
+    rows: int
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        return -(-self.n // self.rows)
+
+    def span(self, index: int) -> slice:
+        """Rows of one range."""
+        return slice(index * self.rows, min((index + 1) * self.rows, self.n))
+
+
+def row_ranges(n: int, threads: int, fewest: int = FEWEST_ROWS) -> RowRanges:
+    """Ranges for a cluster of that many threads, each of at least ``fewest`` rows."""
+    return RowRanges(n, min(n, max(fewest, -(-n // (RANGES_PER_THREAD * threads)))))

@@ -10,13 +10,11 @@ import math
 
 from pipeline.plan.blockwise import BlockwisePlan
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.memory import FLOAT32
+from pipeline.plan.memory import FLOAT32_BYTES
 from pipeline.plan.rates import Machines, Rates, StageTime
-from pipeline.plan.shares import Places, cut_shares
-from pipeline.plan.solver_work import EIGENDECOMPOSITION_FLOPS
-
-DENSE_EIGENDECOMPOSITIONS = {"aap": 90, "auto": 8, "nearest": 7, "shrink": 1}
-"""Typical numbers for a projection in one task (benchmarks/README.md)."""
+from pipeline.plan.shares import ShareOwners, cut_shares
+from scoreshield.projection import METHODS
+from scoreshield.projection.foretold import EIGENDECOMPOSITION_FLOPS
 
 NUMBERS_A_MESSAGE = 6
 """Mean bytes of a coefficient on its way between driver and worker: float32 out, float64 back."""
@@ -46,8 +44,8 @@ def time_blockwise(
     # Each share reads and writes two of the spans, whose sums are read again and written.
     spans = math.isqrt(2 * blockwise.shares)
     columns = work.columns + work.computed_columns
-    partial_bytes = 3 * (spans + 1) * triangle.n * columns * FLOAT32
-    stepping = (partial_bytes + work.panel_bytes) / rates.panel_bytes
+    partial_bytes = 3 * (spans + 1) * triangle.n * columns * FLOAT32_BYTES
+    stepping = (partial_bytes + blockwise.step_bytes) / rates.panel_bytes
     stepping += work.panel_flops / rates.panel_flops
     ranges = blockwise.ranges
     products = work.products + work.computed_products
@@ -68,7 +66,7 @@ def time_blockwise(
 def time_in_one_task(n: int, method: str, read: int, rates: Rates) -> StageTime:
     """Eigendecompositions of the whole matrix (n, n), of which ``read`` bytes are read once."""
     seconds = read / rates.block_read_bytes
-    count = DENSE_EIGENDECOMPOSITIONS[method]
+    count = METHODS[method].eigendecompositions
     seconds += count * EIGENDECOMPOSITION_FLOPS * n**3 / rates.eigen_flops
     return StageTime("project", seconds, read)
 
@@ -76,8 +74,8 @@ def time_in_one_task(n: int, method: str, read: int, rates: Rates) -> StageTime:
 def uneven(per_side: int, threads: int) -> float:
     """Work of the thread that has most of a product, relative to the mean."""
     shares = cut_shares(per_side, threads)
-    places = Places(shares).among({str(thread): 1 for thread in range(threads)})
-    load = dict.fromkeys(places.values(), 0)
+    owners = ShareOwners(shares).among({str(thread): 1 for thread in range(threads)})
+    load = dict.fromkeys(owners.values(), 0)
     for share in shares:
-        load[places[share.index]] += share.work
+        load[owners[share.index]] += share.work
     return max(load.values()) * threads / sum(share.work for share in shares)

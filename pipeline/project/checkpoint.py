@@ -19,39 +19,19 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import IntegrityFailure
-from pipeline.project.panel_file import PanelFile, RowRanges
+from pipeline.plan.shares import RowRanges
+from pipeline.project.panel_file import PanelFile
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
 from pipeline.storage.durable import write_atomically
 from pipeline.storage.layout import CHECKPOINT
-from scoreshield.projection.blockwise.aap import AapState, ClosingState
+from scoreshield.projection import METHODS
 from scoreshield.projection.blockwise.density import SpectralDensity
-from scoreshield.projection.blockwise.nearest import NearestState
-from scoreshield.projection.blockwise.shrink import HandoverState, ShrinkState
 from scoreshield.projection.blockwise.subspace import RitzPairs
 from scoreshield.projection.result import Iteration
 
 _DESCRIPTION = "description"
-_TYPES: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        NearestState,
-        ShrinkState,
-        HandoverState,
-        AapState,
-        ClosingState,
-        RitzPairs,
-        SpectralDensity,
-        Iteration,
-    )
-}
-
-State = (
-    NearestState[ClusterPanel]
-    | ShrinkState[ClusterPanel]
-    | HandoverState[ClusterPanel]
-    | AapState[ClusterPanel]
-    | ClosingState[ClusterPanel]
-)
+_PARTS = (RitzPairs, SpectralDensity, Iteration)
+"""What the states of several methods are made of, beside numbers, arrays and panels."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +55,9 @@ class Checkpoint:
         """Folders of the panels that it refers to."""
         return [self.folder / name for name in _panel_names(self._encoded)]
 
-    def state(self, algebra: ClusterPanels) -> State:
+    def state(self, algebra: ClusterPanels) -> Any:
         """The state, its panels at home in ``algebra``."""
-        state: State = _decoded(self._encoded, self._arrays, self.folder, algebra)
-        return state
+        return _decoded(self._encoded, self._arrays, self.folder, algebra)
 
 
 class Checkpoints:
@@ -93,9 +72,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path, purpose: dict[str, Any], algebra: ClusterPanels) -> None:
         self._folder, self._purpose, self._algebra = folder, purpose, algebra
-        self._written: State | None = None
+        self._written: Any = None
 
-    def save(self, state: State) -> None:
+    def save(self, state: Any) -> None:
         """Replace the checkpoint by this state."""
         arrays: dict[str, Any] = {}
         encoded = _encoded(state, arrays, self._folder, self._algebra)
@@ -139,6 +118,13 @@ def sweep(folder: Path, checkpoint: Checkpoint | None) -> None:
             attempt.rmdir()
 
 
+def _kinds() -> dict[str, Any]:
+    """Dataclasses that a checkpoint may hold, by the names that they have in it."""
+    forms = [method.blockwise for method in METHODS.values() if method.blockwise is not None]
+    states = [state for form in forms for state in form.states]
+    return {kind.__name__: kind for kind in (*_PARTS, *states)}
+
+
 def _encoded(value: Any, arrays: dict[str, Any], folder: Path, algebra: ClusterPanels) -> Any:
     if isinstance(value, ClusterPanel):
         file = algebra.stored(value)
@@ -148,7 +134,7 @@ def _encoded(value: Any, arrays: dict[str, Any], folder: Path, algebra: ClusterP
         name = f"array-{len(arrays)}"
         arrays[name] = value
         return {"array": name}
-    if is_dataclass(value) and type(value).__name__ in _TYPES:
+    if is_dataclass(value) and type(value) in _kinds().values():
         parts = {
             field.name: _encoded(getattr(value, field.name), arrays, folder, algebra)
             for field in fields(value)
@@ -175,7 +161,7 @@ def _decoded(value: Any, arrays: dict[str, Any], folder: Path, algebra: ClusterP
     parts = {
         name: _decoded(part, arrays, folder, algebra) for name, part in value["fields"].items()
     }
-    return _TYPES[value["type"]](**parts)
+    return _kinds()[value["type"]](**parts)
 
 
 def _panels(value: Any, folder: Path, ranges: RowRanges) -> Iterator[PanelFile]:

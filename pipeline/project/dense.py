@@ -31,9 +31,9 @@ from pipeline.storage.place import Place
 from scoreshield.manifest.build import describe_projection
 from scoreshield.manifest.schema import ArrayRecord, PostProcessing
 from scoreshield.mechanisms.released import released_factor
-from scoreshield.projection import DenseOperator, Projection, project
+from scoreshield.projection import METHODS, DenseOperator, Projection, project
 from scoreshield.projection.certificate import smallest_eigenvalue_bound
-from scoreshield.projection.dense.none import clip_only
+from scoreshield.projection.methods.none import clip_only
 from scoreshield.projection.result import Iteration
 
 PROGRESS_TOPIC = "scoreshield-progress"
@@ -85,13 +85,14 @@ def project_task(job: ProjectJob, index: int = 0) -> ProjectionSummary:
     Raises
     ------
     ConfigurationError
-        Method ``none``, which has no factor and needs no task.
+        A method without a factor, which needs no task.
     IntegrityFailure
         A noisy block is missing or damaged.
     """
-    if job.method == "none":
+    if not METHODS[job.method].makes_factor:
         raise ConfigurationError(
-            "method 'none' makes no factor; publish its blocks from the noisy store directly"
+            f"method {job.method!r} makes no factor; publish its blocks from the noisy store "
+            "directly"
         )
     finished = load_projection(job.target)
     if finished is not None:

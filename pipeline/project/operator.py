@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from pipeline.cluster.blas import one_thread
 from pipeline.cluster.window import run_at_once
 from pipeline.plan.geometry import Triangle
-from pipeline.plan.shares import Places, Share, cut_shares
+from pipeline.plan.shares import Share, ShareOwners, cut_shares
 from pipeline.project import block_cache
 from pipeline.project.panel_file import FloatPanel, PanelFile, chunks_of, read_rows, write_rows
 from pipeline.project.panel_store import ClusterPanel, ClusterPanels
@@ -173,7 +173,7 @@ class ClusterOperator:
         self._source = source
         self._triangle = triangle
         self._shares = cut_shares(triangle.per_side, algebra.threads)
-        self._places = Places(self._shares)
+        self._owners = ShareOwners(self._shares)
         self.bytes_read = 0
         """Bytes of noisy blocks that all products so far have read from storage."""
 
@@ -188,7 +188,7 @@ class ClusterOperator:
         panel = algebra.stored(W)
         folder = algebra.new_folder()
         job = ShareJob(self._source, self._triangle, panel, folder)
-        places = self._places.among(client.nthreads())
+        owners = self._owners.among(client.nthreads())
         # The largest first: what is left at the end is small.
         order = sorted(self._shares, key=lambda share: -share.work)
         self.bytes_read += sum(
@@ -197,7 +197,7 @@ class ClusterOperator:
                 f"multiply-{folder.name}",
                 multiply_share,
                 [(job, share) for share in order],
-                [places[share.index] for share in order],
+                [owners[share.index] for share in order],
             )
         )
         partials = [partial for share in self._shares for partial in job.partials(share)]

@@ -16,39 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure, in_words
+from pipeline.plan.shares import CHUNK_ROWS, RowRanges
 
 FloatPanel = NDArray[np.float32]
-
-FEWEST_ROWS = 4096
-"""Rows of a range below which a task costs more than what it does."""
-
-RANGES_PER_THREAD = 3
-"""Row ranges for each thread of the cluster: enough to even out, few enough to be worth a task."""
-
-CHUNK_ROWS = 2048
-"""Rows that a task handles at once; memory depends on it, results do not."""
-
-
-@dataclass(frozen=True)
-class RowRanges:
-    """The rows 0 to n, cut into ranges of ``rows``, the last one of what is left."""
-
-    n: int
-    rows: int
-
-    @property
-    def count(self) -> int:
-        """Number of ranges."""
-        return -(-self.n // self.rows)
-
-    def span(self, index: int) -> slice:
-        """Rows of one range."""
-        return slice(index * self.rows, min((index + 1) * self.rows, self.n))
-
-
-def row_ranges(n: int, threads: int, fewest: int = FEWEST_ROWS) -> RowRanges:
-    """Ranges for a cluster of that many threads, each of at least ``fewest`` rows."""
-    return RowRanges(n, min(n, max(fewest, -(-n // (RANGES_PER_THREAD * threads)))))
 
 
 @dataclass(frozen=True)

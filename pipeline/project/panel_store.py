@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from pipeline.cluster.blas import one_thread
 from pipeline.cluster.window import run_at_once
-from pipeline.project.panel_file import FloatPanel, PanelFile, RowRanges, chunks_of
+from pipeline.plan.shares import RowRanges
+from pipeline.project.panel_file import FloatPanel, PanelFile, chunks_of
 from scoreshield.errors import ParameterError
 from scoreshield.projection.blockwise.panels import Term, start_pattern
 from scoreshield.projection.operator import FloatArray

@@ -20,7 +20,7 @@ from pipeline.plan.release import cache_bytes
 from pipeline.progress import Reporter
 from pipeline.project.blockwise import project_blockwise
 from pipeline.project.dense import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
-from pipeline.project.progress import Solving
+from pipeline.project.solver_reporter import SolverReporter
 from pipeline.publish.gram import PublishJob, prepare_release, publish_block, publish_panel
 from pipeline.run.run import Run, RunRegime, Task
 from scoreshield.manifest.schema import PostProcessing
@@ -61,7 +61,7 @@ def plan_gram(
 def _check_rank(config: Config, plan: GramPlan) -> None:
     """Of the blockwise methods one alone takes a rank; found out before anything is spent."""
     rank, method = config.projection.rank, config.projection.method
-    if plan.blockwise is not None and rank != "auto" and method != "aap":
+    if plan.blockwise is not None and rank != "auto" and not plan.blockwise.takes_rank:
         raise ConfigurationError(
             f"projection.rank is {rank}, but the blockwise form of method {method!r}, which "
             f"{plan.triangle.n} records take, finds its own rank; leave rank out, or use method "
@@ -90,7 +90,7 @@ def _perturb(run: Run, common: dict[str, Any]) -> tuple[Task, PerturbJob]:
 
 def _project(run: Run, client: Client, reporter: Reporter) -> PostProcessing:
     """In one task, blockwise on all workers, or not at all; a finished projection is taken."""
-    if run.plan.method == "none":
+    if not run.plan.projects:
         return unprojected(run.gallery.n)
     settings, cluster = run.config.projection, run.config.cluster
     job = ProjectJob(
@@ -133,10 +133,10 @@ def _projected_in_one_task(job: ProjectJob, client: Client, reporter: Reporter) 
 def _projected_blockwise(
     job: ProjectJob, run: Run, planned: BlockwisePlan, client: Client, reporter: Reporter
 ) -> PostProcessing:
-    solving = Solving(reporter, job.method, planned.all_products)
+    told = SolverReporter(reporter, job.method, planned.all_products)
     held = cache_bytes(run.plan, int(run.config.cluster.memory_limit))
     return project_blockwise(
-        client, job, run.folder.solver, held, solving.iterated, solving.multiplied
+        client, job, run.folder.solver, held, told.iterated, told.multiplied
     ).post_processing
 
 

@@ -57,8 +57,8 @@ from scoreshield.projection.blockwise.subspace import (
 )
 from scoreshield.projection.certificate import Certificate
 from scoreshield.projection.dense.aap import Start, estimated_linear_rate, require_start
-from scoreshield.projection.method import report, require_tolerance
 from scoreshield.projection.operator import FloatArray
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import Iteration, Plain, continued
 from scoreshield.projection.solution import Solution
 

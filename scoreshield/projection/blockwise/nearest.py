@@ -67,8 +67,8 @@ from scoreshield.projection.blockwise.subspace import (
 from scoreshield.projection.certificate import Certificate
 from scoreshield.projection.conjugate_gradient import preconditioned_direction
 from scoreshield.projection.dense.eigen import uniform_dual_shift
-from scoreshield.projection.method import report, require_tolerance
 from scoreshield.projection.operator import FloatArray
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import Iteration
 from scoreshield.projection.solution import Solution
 

@@ -47,7 +47,7 @@ from scoreshield.projection.dense.shrink import (
     signal_threshold,
     spike_model,
 )
-from scoreshield.projection.method import report, require_tolerance
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import Iteration, Plain, continued
 from scoreshield.projection.solution import Solution
 

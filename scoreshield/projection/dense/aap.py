@@ -30,13 +30,8 @@ from scoreshield.projection.dense.eigen import (
     top_eigenpairs,
     uniform_dual_shift,
 )
-from scoreshield.projection.method import (
-    ProjectionMethod,
-    Request,
-    report,
-    require_tolerance,
-)
 from scoreshield.projection.operator import FloatArray, SymmetricOperator, materialise, panels
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import (
     Iteration,
     Projection,
@@ -45,9 +40,6 @@ from scoreshield.projection.result import (
 )
 
 Start = Literal["input", "dual_shift"]
-
-MATRICES_AT_PEAK = 5.0
-"""Peak memory in units of 8n² bytes, measured; the test of memory keeps it true."""
 
 
 def averaged_alternating_projection(
@@ -109,7 +101,7 @@ def averaged_alternating_projection(
     factor = rows_within_unit_ball(spectrum.positive_factor())
     return from_factor(
         factor,
-        method=METHOD.name,
+        method="aap",
         parameters={
             "tolerance": tolerance,
             "max_iterations": max_iterations,
@@ -166,11 +158,6 @@ def estimated_linear_rate(residuals: Sequence[float]) -> float | None:
     return math.exp(float(slope))
 
 
-def memory_bytes(n: int) -> int:
-    """Peak memory of the in-memory form on top of the caller's array, in bytes."""
-    return int(MATRICES_AT_PEAK * 8 * n * n)
-
-
 def _spectrum(iterate: FloatArray, rank: int | None) -> Spectrum:
     return full_spectrum(iterate) if rank is None else top_eigenpairs(iterate, rank)
 
@@ -209,21 +196,3 @@ def require_start(start: str) -> None:
     """Raise ParameterError for a start that there is none of."""
     if start not in get_args(Start):
         raise ParameterError(f"start is {start!r}, expected one of {', '.join(get_args(Start))}")
-
-
-def _solve(operator: SymmetricOperator, request: Request) -> Projection:
-    return averaged_alternating_projection(
-        operator,
-        tolerance=request.tolerance,
-        max_iterations=request.max_iterations,
-        rank=request.rank,
-        progress=request.progress,
-    )
-
-
-METHOD = ProjectionMethod(
-    name="aap",
-    summary="averaged alternating projection between the PSD cone and the unit-diagonal box",
-    solve=_solve,
-    memory_bytes=memory_bytes,
-)

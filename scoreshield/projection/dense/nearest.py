@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scoreshield.errors import ParameterError
 from scoreshield.projection.certificate import add_to_diagonal, certify
 from scoreshield.projection.conjugate_gradient import preconditioned_direction
 from scoreshield.projection.dense.eigen import (
@@ -28,13 +27,8 @@ from scoreshield.projection.dense.eigen import (
     refuse_oversized,
     uniform_dual_shift,
 )
-from scoreshield.projection.method import (
-    ProjectionMethod,
-    Request,
-    report,
-    require_tolerance,
-)
 from scoreshield.projection.operator import FloatArray, SymmetricOperator, materialise
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import (
     Iteration,
     Projection,
@@ -51,9 +45,6 @@ far from the solution."""
 CONJUGATE_GRADIENT_LIMIT = 300
 LINE_SEARCH_LIMIT = 30
 SUFFICIENT_DECREASE = 1e-4
-
-MATRICES_AT_PEAK = 6.1
-"""Peak memory in units of 8n² bytes, measured; the test of memory keeps it true."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +269,7 @@ def _result(
     factor = rows_within_unit_ball(factor)
     return from_factor(
         factor,
-        method=METHOD.name,
+        method="nearest",
         parameters={
             "tolerance": tolerance,
             "max_iterations": max_iterations,
@@ -298,30 +289,3 @@ def _result(
         dual=point.dual,
         converged=point.residual <= tolerance,
     )
-
-
-def memory_bytes(n: int) -> int:
-    """Peak memory of the in-memory form on top of the caller's array, in bytes."""
-    return int(MATRICES_AT_PEAK * 8 * n * n)
-
-
-def _solve(operator: SymmetricOperator, request: Request) -> Projection:
-    if request.rank is not None:
-        raise ParameterError(
-            f"rank {request.rank} was given, but the 'nearest' projection is exact and finds its "
-            "own rank; leave rank out, or use method 'aap' for a truncated step"
-        )
-    return nearest_correlation(
-        operator,
-        tolerance=request.tolerance,
-        max_iterations=request.max_iterations,
-        progress=request.progress,
-    )
-
-
-METHOD = ProjectionMethod(
-    name="nearest",
-    summary="exact Frobenius projection (nearest correlation matrix), dual semismooth Newton",
-    solve=_solve,
-    memory_bytes=memory_bytes,
-)

@@ -37,14 +37,12 @@ import numpy as np
 from scoreshield.errors import ParameterError
 from scoreshield.projection.blockwise.density import SpectralDensity
 from scoreshield.projection.certificate import feasibility_certificate
-from scoreshield.projection.dense import nearest
 from scoreshield.projection.dense.eigen import (
     full_spectrum,
     refuse_oversized,
     top_eigenpairs,
 )
 from scoreshield.projection.dense.nearest import nearest_correlation
-from scoreshield.projection.method import ProjectionMethod, Request
 from scoreshield.projection.operator import (
     DenseOperator,
     FloatArray,
@@ -59,9 +57,6 @@ from scoreshield.projection.result import (
     squared_row_norms,
 )
 from scoreshield.projection.risk import identity_risk, nearest_risk, shrinkage_risk
-
-MATRICES_AT_PEAK = nearest.MATRICES_AT_PEAK
-"""Peak memory in units of 8n² bytes, where the exact projection takes over; about 4 otherwise."""
 
 MANY_SPIKES = 1.0 / 32.0
 """Share of n from which on the spikes are not few, and the risks are compared."""
@@ -127,7 +122,7 @@ def eigenvalue_shrinkage(
     factor = rows_within_unit_ball(factor)
     return from_factor(
         factor,
-        method=METHOD.name,
+        method="shrink",
         parameters=parameters,
         certificate=feasibility_certificate(factor, residual),
         products=products,
@@ -283,7 +278,7 @@ def exact_instead(
     exact = nearest_correlation(operator, tolerance=FALLBACK_TOLERANCE)
     return replace(
         exact,
-        method=METHOD.name,
+        method="shrink",
         products=products,
         parameters={**exact.parameters, **parameters},
     )
@@ -294,25 +289,3 @@ def shrunk(values: FloatArray, edge: float) -> FloatArray:
     # As a product of two factors, which keeps digits where λ is close to the edge.
     result: FloatArray = np.sqrt((values - edge) * (values + edge))
     return result
-
-
-def memory_bytes(n: int) -> int:
-    """Peak memory of the in-memory form on top of the caller's array, in bytes."""
-    return int(MATRICES_AT_PEAK * 8 * n * n)
-
-
-def _solve(operator: SymmetricOperator, request: Request) -> Projection:
-    if request.sigma is None:
-        raise ParameterError(
-            "method 'shrink' needs the noise level, and sigma was not given; pass the σ of the "
-            "release, or use method 'nearest', which needs none"
-        )
-    return eigenvalue_shrinkage(operator, sigma=request.sigma, rank=request.rank)
-
-
-METHOD = ProjectionMethod(
-    name="shrink",
-    summary="optimal eigenvalue shrinkage for noise of known sigma",
-    solve=_solve,
-    memory_bytes=memory_bytes,
-)

@@ -21,7 +21,7 @@ from pipeline.ingest.queries import Queries, keep_queries, queries_digest
 from pipeline.perturb.keyfile import commitment, create_key
 from pipeline.perturb.tasks import ScoresJob, perturb_scores
 from pipeline.plan.geometry import Rectangle
-from pipeline.plan.memory import FLOAT32
+from pipeline.plan.memory import FLOAT32_BYTES
 from pipeline.plan.release import MIB, MOST_TASKS, check_fits
 from pipeline.plan.scores import ScoresPlan, automatic_columns, chunk_rows, plan_scores
 from pipeline.publish.scores import PublishScoresJob, prepare_scores, publish_scores
@@ -71,7 +71,7 @@ def test_automatic_blocks_are_whole_tiles_within_the_task_limit(m: int, n: int, 
 def test_a_block_holds_whole_chunks_and_a_row_of_them_fits(m: int, n: int) -> None:
     rows = chunk_rows(m, n)
     assert rows == m or TILE % rows == 0
-    assert rows == 1 or rows * n * FLOAT32 <= 64 * MIB
+    assert rows == 1 or rows * n * FLOAT32_BYTES <= 64 * MIB
 
 
 def test_a_block_side_that_makes_too_many_tasks_is_refused() -> None:
@@ -83,7 +83,7 @@ def test_the_figures_add_up_and_grow_with_threads() -> None:
     plan, wider = planned(64, 10**6, 128), planned(64, 10**6, 128, threads=2)
     assert [stage.name for stage in plan.stages] == ["perturb", "publish"]
     assert plan.tasks == 2 * plan.rectangle.count == 2 * 62
-    assert plan.disk_bytes > 2 * 64 * 10**6 * FLOAT32
+    assert plan.disk_bytes > 2 * 64 * 10**6 * FLOAT32_BYTES
     assert plan.peak_worker_bytes < wider.peak_worker_bytes < 2 * plan.peak_worker_bytes
     assert plan.projects is False
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection.method import ProjectionMethod, Request
+from scoreshield.projection.methods.record import ProjectionMethod
 from scoreshield.projection.operator import SymmetricOperator, materialise
+from scoreshield.projection.request import ProjectionRequest
 from scoreshield.projection.result import Projection
-
-MATRICES_AT_PEAK = 2.0
-"""Peak memory in units of 8n² bytes: the operator's copy and the clipped one."""
 
 
 def clip_only(operator: SymmetricOperator) -> Projection:
@@ -38,12 +36,8 @@ def clip_only(operator: SymmetricOperator) -> Projection:
     )
 
 
-def memory_bytes(n: int) -> int:
-    """Peak memory of the in-memory form on top of the caller's array, in bytes."""
-    return int(MATRICES_AT_PEAK * 8 * n * n)
-
-
-def _solve(operator: SymmetricOperator, request: Request) -> Projection:
+def dense(operator: SymmetricOperator, request: ProjectionRequest) -> Projection:
+    """Clip, once it is clear that nothing else is asked."""
     if request.rank is not None:
         raise ParameterError(
             f"rank {request.rank} was given, but method 'none' makes no eigendecomposition; "
@@ -55,6 +49,9 @@ def _solve(operator: SymmetricOperator, request: Request) -> Projection:
 METHOD = ProjectionMethod(
     name="none",
     summary="entries clipped to [-1, 1] only; the result is not positive semidefinite",
-    solve=_solve,
-    memory_bytes=memory_bytes,
+    dense=dense,
+    # The operator's copy and the clipped one.
+    matrices_at_peak=2.0,
+    eigendecompositions=0,
+    makes_factor=False,
 )

@@ -1,4 +1,7 @@
-"""The registry of projections. A new method is one file and one line here."""
+"""The registry of projections, and the call that runs one of them in memory.
+
+A new method is one file in ``methods`` and one line here.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Literal, get_args
 import numpy.typing as npt
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection.blockwise.methods import BLOCKWISE
-from scoreshield.projection.dense import aap, auto, nearest, none, shrink
-from scoreshield.projection.method import ProjectionMethod, Request
+from scoreshield.projection.blockwise.problem import problem_in_memory
+from scoreshield.projection.methods import aap, auto, nearest, none, shrink
+from scoreshield.projection.methods.record import BlockwiseForm, ProjectionMethod
 from scoreshield.projection.operator import SymmetricOperator, as_operator
+from scoreshield.projection.request import ProjectionRequest
 from scoreshield.projection.result import Iteration, Projection
+from scoreshield.projection.solution import in_memory
 
 METHODS: dict[str, ProjectionMethod] = {
     method.name: method
@@ -75,7 +80,7 @@ def project(
         raise ParameterError(f"rank is {rank!r}, expected an integer, 'auto' or None")
     if sigma is not None and not 0.0 <= sigma < float("inf"):
         raise ParameterError(f"sigma is {sigma!r}, expected a finite number, at least 0")
-    request = Request(
+    request = ProjectionRequest(
         sigma=sigma,
         tolerance=tolerance,
         max_iterations=max_iterations,
@@ -85,9 +90,17 @@ def project(
     if form not in get_args(Form):
         raise ParameterError(f"form is {form!r}, expected one of {', '.join(get_args(Form))}")
     operator = as_operator(noisy)
-    if form == "blockwise" or (form == "auto" and operator.n > LARGEST_DENSE):
-        return BLOCKWISE.get(chosen.name, chosen.solve)(operator, request)
-    return chosen.solve(operator, request)
+    blockwise = blockwise_form(chosen, operator.n, form)
+    if blockwise is not None:
+        return in_memory(blockwise.solve(problem_in_memory(operator, request)))
+    return chosen.dense(operator, request)
+
+
+def blockwise_form(method: ProjectionMethod, n: int, form: Form) -> BlockwiseForm | None:
+    """The form by products where a matrix of n rows takes it, None where it takes the dense one."""
+    if form == "dense" or (form == "auto" and n <= LARGEST_DENSE):
+        return None
+    return method.blockwise
 
 
 def method_named(name: str) -> ProjectionMethod:

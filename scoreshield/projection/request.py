@@ -1,4 +1,4 @@
-"""What the registry knows of a projection method, and what a caller asks of it."""
+"""What a caller asks of a projection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection.operator import SymmetricOperator
-from scoreshield.projection.result import Iteration, Projection
+from scoreshield.projection.result import Iteration
 
 
 @dataclass(frozen=True)
-class Request:
+class ProjectionRequest:
     """What a caller asks of a projection.
 
     Attributes
@@ -28,25 +27,7 @@ class Request:
     tolerance: float
     max_iterations: int
     rank: int | None
-    progress: Callable[[Iteration], None] | None
-
-
-@dataclass(frozen=True)
-class ProjectionMethod:
-    """One line of the registry.
-
-    Attributes
-    ----------
-    name : what configurations call it
-    summary : one line for a person
-    solve : the projection of a unit-diagonal operator
-    memory_bytes : n → peak memory in bytes of the in-memory form, on top of the caller's array
-    """
-
-    name: str
-    summary: str
-    solve: Callable[[SymmetricOperator, Request], Projection]
-    memory_bytes: Callable[[int], int]
+    progress: Callable[[Iteration], None] | None = None
 
 
 def require_tolerance(tolerance: float, max_iterations: int) -> None:

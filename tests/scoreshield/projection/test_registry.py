@@ -12,7 +12,7 @@ from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.projection import METHODS, DenseOperator, Projection, project
 from scoreshield.projection.operator import CountingOperator
 
-FEASIBLE = [name for name in METHODS if name != "none"]
+FEASIBLE = [name for name, method in METHODS.items() if method.makes_factor]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -122,7 +122,7 @@ def test_the_blockwise_form_gives_the_same_as_the_dense_one(noisy_gram, method, 
 
 
 def test_large_matrices_take_the_blockwise_form(noisy_gram, monkeypatch):
-    monkeypatch.setattr("scoreshield.projection.choose.LARGEST_DENSE", 99)
+    monkeypatch.setattr("scoreshield.projection.registry.LARGEST_DENSE", 99)
     result = project(noisy_gram(100, 1.0), method="nearest")
     assert result.parameters["form"] == "blockwise"
     assert "form" not in project(noisy_gram(99, 1.0), method="nearest").parameters

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scoreshield.projection.blockwise.nearest import DualNewton, NearestState, nearest_blockwise
-from scoreshield.projection.blockwise.panels import ArrayPanels
-from scoreshield.projection.method import report, require_tolerance
-from scoreshield.projection.operator import DenseOperator, FloatArray, SymmetricOperator
+from scoreshield.projection.blockwise.panels import ArrayPanels, PanelOperator
+from scoreshield.projection.operator import DenseOperator, FloatArray
+from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import Iteration
 from scoreshield.projection.solution import Solution
 
@@ -62,7 +62,7 @@ class SinglePrecision:
 
 
 def nearest_in_memory(
-    operator: SymmetricOperator,
+    operator: PanelOperator[npt.NDArray[Any]],
     *,
     tolerance: float,
     max_iterations: int,

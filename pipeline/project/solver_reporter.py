@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from pipeline.progress import Reporter
-from pipeline.project.blockwise import Progress
+from pipeline.project.blockwise import FinishedIteration
 
 
-class Solving:
+class SolverReporter:
     """Reports what a blockwise projection tells.
 
     Parameters
@@ -39,13 +39,13 @@ class Solving:
         self._products = self._in_this_attempt = 0
         self._ends: float | None = None
 
-    def iterated(self, progress: Progress) -> None:
+    def iterated(self, finished: FinishedIteration) -> None:
         """An iteration is finished."""
-        self._iteration, self._residual = progress.step.number, progress.step.residual
-        self._products = progress.step.products
-        left = progress.seconds_left
+        self._iteration, self._residual = finished.step.number, finished.step.residual
+        self._products = finished.step.products
+        left = finished.seconds_left
         self._ends = None if left is None else self._clock() + left
-        self._report(progress.bytes_read)
+        self._report(finished.bytes_read)
 
     def multiplied(self, bytes_read: int) -> None:
         """A product is finished; ``bytes_read`` of noisy blocks by all of this attempt."""

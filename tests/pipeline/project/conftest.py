@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pipeline.cluster import open_cluster
 from pipeline.config.cluster import Cluster
 from pipeline.plan.geometry import Triangle
-from pipeline.project.panel_file import PanelFile, RowRanges
+from pipeline.plan.shares import RowRanges
+from pipeline.project.panel_file import PanelFile
 from pipeline.project.panel_store import ClusterPanels
 from tests.harness.small_release import write_noisy
 

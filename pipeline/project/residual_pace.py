@@ -12,7 +12,7 @@ _RECENT = 6
 """Steps from which the pace is taken; what came long before tells little."""
 
 
-class Pace:
+class ResidualPace:
     """Times the steps of an iteration that stops at a tolerance.
 
     Parameters

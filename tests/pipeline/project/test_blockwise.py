@@ -21,20 +21,19 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from pipeline.plan.geometry import Triangle
-from pipeline.project.blockwise import Progress, project_blockwise, purpose_of
+from pipeline.project.blockwise import FinishedIteration, project_blockwise, purpose_of
 from pipeline.project.checkpoint import read_checkpoint, sweep
 from pipeline.project.dense import ProjectionSummary, ProjectJob, load_projection
-from pipeline.project.pace import Pace
 from pipeline.storage.layout import CHECKPOINT
 from scoreshield.projection import project
 from scoreshield.projection.blockwise.aap import aap_blockwise
 from scoreshield.projection.blockwise.box_correction import BoxCorrection
-from scoreshield.projection.blockwise.methods import LINEAR_SAFETY
 from scoreshield.projection.blockwise.nearest import nearest_blockwise
 from scoreshield.projection.blockwise.panels import ArrayPanels
 from scoreshield.projection.blockwise.shrink import shrink_blockwise
+from scoreshield.projection.blockwise.single_precision import SinglePrecision
 from scoreshield.projection.dense.shrink import EXACT_RULE
-from scoreshield.projection.dense.single_precision import SinglePrecision
+from scoreshield.projection.methods.nearest import LINEAR_SAFETY
 from scoreshield.projection.solution import in_memory
 from tests.harness.small_release import write_noisy
 
@@ -50,7 +49,7 @@ class Attempt:
     client: Client
     job: ProjectJob
     interrupt_at: int | None = None
-    told: list[Progress] = field(default_factory=list)
+    told: list[FinishedIteration] = field(default_factory=list)
 
     @property
     def work(self) -> Path:
@@ -59,7 +58,7 @@ class Attempt:
     def run(self) -> ProjectionSummary:
         return project_blockwise(self.client, self.job, self.work, 2**26, self._tell)
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: FinishedIteration) -> None:
         self.told.append(progress)
         if progress.step.number == self.interrupt_at:
             raise KeyboardInterrupt
@@ -276,7 +275,7 @@ def test_a_worker_that_is_killed_changes_nothing(
     pids = client.run(os.getpid)
     tell = victim._tell
 
-    def kill_first(progress: Progress) -> None:
+    def kill_first(progress: FinishedIteration) -> None:
         tell(progress)
         if progress.step.number == 1:
             os.kill(min(pids.values()), signal.SIGKILL)
@@ -334,21 +333,3 @@ def test_a_new_attempt_keeps_only_the_panels_of_the_checkpoint(
     assert sorted(work.glob("panels-*/*")) == sorted(found.panels())
     sweep(work, None)
     assert list(work.glob("panels-*")) == []
-
-
-@pytest.mark.parametrize(
-    ("residuals", "left"),
-    [
-        ([1.0, 0.1, 0.01], 1.0),
-        ([1.0, 0.5, 0.25], pytest.approx(7.97, abs=0.01)),
-        ([1.0, 0.1], None),
-        ([1.0, 1.0, 1.0], None),
-        ([0.1, 0.2, 0.4], None),
-        ([1.0, 1e-3], 0.0),
-    ],
-)
-def test_time_left(residuals: list[float], left: Any) -> None:
-    seconds = iter(range(10))
-    pace = Pace(1e-3, clock=lambda: float(next(seconds)))
-    told = [pace.seconds_left(residual) for residual in residuals]
-    assert told[-1] == (pytest.approx(left) if isinstance(left, float) else left)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.project.panel_file import PanelFile, RowRanges, row_ranges
+from pipeline.plan.shares import RowRanges
+from pipeline.project.panel_file import PanelFile
 from pipeline.project.panel_store import ClusterPanels
 from scoreshield.errors import ParameterError
 from scoreshield.projection.blockwise.panels import (
@@ -154,18 +155,3 @@ def test_any_rows_of_a_file_can_be_read(tmp_path: Path, rows: slice) -> None:
     for index in range(3):
         file.write(index, iter([values[file.ranges.span(index)]]))
     np.testing.assert_array_equal(file.read(rows), values[rows])
-
-
-@pytest.mark.parametrize(
-    ("n", "threads", "rows", "count"),
-    [
-        (600, 2, 600, 1),
-        (20_000, 2, 4096, 5),
-        (100_000, 2, 16_667, 6),
-        (1_000_000, 64, 5209, 192),
-    ],
-)
-def test_row_ranges(n: int, threads: int, rows: int, count: int) -> None:
-    ranges = row_ranges(n, threads)
-    assert (ranges.rows, ranges.count) == (rows, count)
-    assert [ranges.span(0).start, ranges.span(count - 1).stop] == [0, n]

@@ -12,8 +12,7 @@ from scoreshield.errors import ParameterError
 from scoreshield.projection import DenseOperator, project
 from scoreshield.projection.blockwise.nearest import DualNewton, nearest_blockwise
 from scoreshield.projection.blockwise.panels import ArrayPanels
-from scoreshield.projection.dense.nearest import nearest_correlation
-from scoreshield.projection.dense.single_precision import (
+from scoreshield.projection.blockwise.single_precision import (
     HANDOVER_RESIDUAL,
     LARGEST_ROUNDING,
     MOST_IDLE_STEPS,
@@ -23,6 +22,7 @@ from scoreshield.projection.dense.single_precision import (
     _rounding,
     nearest_in_memory,
 )
+from scoreshield.projection.dense.nearest import nearest_correlation
 from scoreshield.projection.solution import in_memory
 
 EPS = float(np.finfo(np.float32).eps)
