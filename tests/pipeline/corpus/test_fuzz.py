@@ -13,7 +13,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,13 @@ from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.ingest import open_source
-from pipeline.project.dense import unprojected
 from pipeline.publish.signing import check_signature, load_or_create_signing_key, sign
 from pipeline.reader.manifest_file import check_layout
 from pipeline.reader.show import render_markdown
 from scoreshield.errors import InputRejected
-from scoreshield.manifest.build import build_manifest, describe_composition
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import from_json, to_json
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from tests.harness.manifests import manifest_of
 
 _SECONDS, _BYTES = 5.0, 64 * 2**20
 
@@ -125,20 +122,7 @@ def changes(draw: st.DrawFn, content: Any) -> Any:
 # Manifests
 
 
-def whole_manifest() -> Any:
-    """A manifest in which no optional part is left out but the noisy blocks."""
-    mechanism = calibrate_gram(50, 8, 1.0, 1e-6)
-    return build_manifest(
-        mechanism,
-        unprojected(50),
-        release_id="gram-fuzz",
-        published_at="2026-01-02T03:04:05Z",
-        software={"scoreshield": "0.1.0"},
-        composition=describe_composition("0" * 32, 4.0, 1e-6, Fraction(1, 7), Fraction(1, 9)),
-    )
-
-
-MANIFEST = whole_manifest()
+MANIFEST = manifest_of()
 CONTENT = json.loads(to_json(MANIFEST))
 
 

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.project.dense import unprojected
 from pipeline.publish.signing import (
     check_signature,
     check_signing_key,
@@ -25,20 +24,13 @@ from pipeline.publish.signing import (
     signing_key,
 )
 from pipeline.storage.layout import MANIFEST, SIGNING_KEY
-from scoreshield.manifest.build import build_manifest
 from scoreshield.manifest.schema import Manifest
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from tests.harness.manifests import manifest_of
 
 
 @pytest.fixture(scope="module")
 def manifest() -> Manifest:
-    return build_manifest(
-        calibrate_gram(30, 5, 2.0, 1e-6),
-        unprojected(30),
-        release_id="signed",
-        published_at="2026-01-01T00:00:00Z",
-        software={},
-    )
+    return manifest_of()
 
 
 def test_a_key_is_made_private_and_found_again(tmp_path: Path) -> None:
