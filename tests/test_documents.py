@@ -6,16 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-import typing
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-from pydantic import BaseModel
 
-from pipeline.cli.main import cli
-from pipeline.config.model import Config
+from docs import reference
 from pipeline.config.yaml import load_config
 from pipeline.errors import EXIT_CODES
 
@@ -96,44 +91,19 @@ def test_every_local_link_of_a_document_leads_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
-def sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield model
-    for field in model.model_fields.values():
-        for annotation in typing.get_args(field.annotation) or (field.annotation,):
-            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-                yield from sections(annotation)
+def test_what_is_written_from_the_code_is_up_to_date() -> None:
+    for path, text in reference.expected().items():
+        assert path.read_text() == text, f"run 'python docs/reference.py': {path.name} is old"
 
 
-def test_every_configuration_key_is_documented_in_its_own_words() -> None:
-    document = (ROOT / "docs" / "configuration.md").read_text()
-    for section in sections(Config):
-        for key, field in section.model_fields.items():
-            row = next((line for line in document.splitlines() if f"| `{key}` |" in line), None)
-            assert row is not None, f"{section.__name__}.{key} is not documented"
-            if field.description is not None:
-                assert field.description in document, f"{section.__name__}.{key}"
-
-
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
-def test_every_command_and_option_is_documented_and_has_an_example() -> None:
-    document = (ROOT / "docs" / "commands.md").read_text()
-    for name, command in commands(cli):
-        chapter = document.split(f"## {name}\n")
-        assert len(chapter) == 2, f"{name} is not documented"
-        text = chapter[1].split("\n## ")[0]
-        assert f"Example: `scoreshield {name} " in text
-        assert "Example: scoreshield" in str(command.help)
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert f"`{parameter.opts[0]}`" in text, f"{name} {parameter.opts[0]}"
-                assert str(parameter.help) in text, f"{name} {parameter.opts[0]}"
+def test_every_command_and_every_section_of_a_configuration_has_its_place() -> None:
+    for document, kind, names in [
+        ("commands.md", "command", reference.COMMANDS),
+        ("configuration.md", "keys", reference.SECTIONS),
+    ]:
+        text = (ROOT / "docs" / document).read_text()
+        for name in names:
+            assert text.count(f"<!-- {kind} {name} -->") == 1, f"{document}: {name}"
 
 
 def test_every_exit_code_is_documented() -> None:

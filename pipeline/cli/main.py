@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from typing import NoReturn
 
 import click
 
@@ -41,8 +42,6 @@ for _command in (
 
 def main() -> None:
     """Run a command; errors become one message and the exit code that belongs to them."""
-    from pipeline.errors import ScoreShieldError, exit_code
-
     # Schedulers of preemptible machines end a job with SIGTERM: stop as for Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Every command says NOT PRIVATE in its result; a line of source code beside it helps nobody.
@@ -57,26 +56,27 @@ def main() -> None:
         _fail(f"{error.format_message()} See '{where} --help'", 2)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; run the same command again to resume", 6)
-    except ScoreShieldError as error:
-        _fail(str(error), exit_code(error), _numbers(error))
     except Exception as error:
-        if os.environ.get("SCORESHIELD_DEBUG"):
-            raise
-        _fail(
-            f"{type(error).__name__}: {' '.join(str(error).split())}. This was not foreseen; "
-            "finished work is kept, and SCORESHIELD_DEBUG=1 shows where it happened",
-            6,
-        )
+        _explain(error)
 
 
-def _numbers(error: Exception) -> dict[str, float]:
-    """What an overspend error states, as numbers."""
+def _explain(error: Exception) -> NoReturn:
+    from pipeline.errors import ScoreShieldError, exit_code
     from pipeline.ledger import OverspendRefused
 
-    return error.forecast.numbers() if isinstance(error, OverspendRefused) else {}
+    if isinstance(error, ScoreShieldError):
+        overspend = error.forecast.numbers() if isinstance(error, OverspendRefused) else {}
+        _fail(str(error), exit_code(error), overspend)
+    if os.environ.get("SCORESHIELD_DEBUG"):
+        raise error
+    _fail(
+        f"{type(error).__name__}: {' '.join(str(error).split())}. This was not foreseen; "
+        "finished work is kept, and SCORESHIELD_DEBUG=1 shows where it happened",
+        6,
+    )
 
 
-def _fail(message: str, code: int, numbers: dict[str, float] | None = None) -> None:
+def _fail(message: str, code: int, numbers: dict[str, float] | None = None) -> NoReturn:
     if "--json" in sys.argv:
         click.echo(json.dumps({"error": message, "exit_code": code, **(numbers or {})}))
     click.echo(f"scoreshield: {message}", err=True)
