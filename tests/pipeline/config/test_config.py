@@ -68,50 +68,22 @@ def test_defaults_and_what_the_mechanism_gets(tmp_path: Path) -> None:
 
 
 FAULTS = [
-    # place, value, what the message must say besides the place
-    ("galery", "x", "unknown key; did you mean 'gallery'?"),
+    # place, value, what the message must say besides the place; tests/pipeline/corpus holds more
     ("quux", 3, "unknown key; known keys: gallery"),
-    ("privacy.epsilom", 3, "did you mean 'epsilon'?"),
-    ("cluster.worker", 3, "did you mean 'workers'?"),
-    ("privacy.epsilon", True, "expected a number, found true"),
-    ("privacy.epsilon", "abc", "found 'abc'"),
     ("privacy.epsilon", None, "expected a number, found nothing"),
     ("privacy.epsilon", 10**400, "found 1000"),
-    ("privacy.adjacency", "neighbour", "'record', 'shift' or 'output', found 'neighbour'"),
-    ("privacy.score_range", 3, "found 3"),
-    ("projection.method", "app", "expected one of aap, nearest"),
-    ("projection.rank", 0, "expected at least 1 or 'auto', found 0"),
     ("projection.rank", "all", "expected a whole number or 'auto', found 'all'"),
     ("projection.rank", 1.5, "expected a whole number or 'auto', found 1.5"),
-    ("projection.tolerance", 0, "greater than 0, found 0"),
     ("projection.max_iterations", 2.5, "found 2.5"),
     ("block_side", True, "expected a whole number or 'auto', found true"),
-    ("block_side", 3, "expected 16 to 16384 or 'auto', found 3"),
     ("cluster.workers", 0, "at least 1, found 0"),
-    ("cluster.kind", "pbs", "found 'pbs'"),
-    ("cluster.memory_limit", "lots", "found 'lots'"),
     ("cluster.memory_limit", True, "expected a number, found true"),
-    ("cluster.memory_limit", "1KiB", "at least 268435456, found '1KiB'"),
-    ("arrays", [], "1 or more entries, found []"),
     ("arrays", ["gram", "gram"], "expected each array once, found gram, gram"),
-    ("regime", "cosines", "'gram' or 'scores', found 'cosines'"),
-    ("queries", "queries.npy", "found queries /"),
+    ("queries", ["a"], "expected a path, found ['a']"),
     ("queries_key", "q", "leave it out, or ask for regime: scores"),
     ("arrays", ["gram", "scores"], "regime gram publishes factor, gram or both, found scores"),
-    ("release", "../elsewhere", "expected 1 to 64 lower-case letters"),
-    ("release", 5, "found 5"),
-    ("lineage", "abc", "found 'abc'"),
     ("gallery", "", "expected a path, found nothing"),
-    ("gallery", ["a"], "found ['a']"),
-    ("gallery", "~no-such-user/x", "expected a path, found '~no-such-user/x'"),
-    ("gallery", "a\0b", "null byte"),
     ("ledger", 3, "found 3"),
-    ("ledger.create", "perhaps", "found 'perhaps'"),
-    ("ledger.url", "postgresql://u:secret@x", "found no database name"),
-    ("ledger.url", "mysql://u:secret@x/y", "or postgresql://USER@HOST/DATABASE, found mysql://"),
-    ("ledger.url", "host=x password=secret", "DATABASE, found something else"),
-    ("ledger.url", "sqlite:///", "expected a file after sqlite:///"),
-    ("ledger.url", "sqlite:///:memory:", "expected a file after sqlite:///"),
 ]
 
 
@@ -129,25 +101,11 @@ def test_a_fault_names_file_place_and_what_was_found(
     assert len(lines[0]) < len(str(tmp_path)) + 400
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"epsilon": float("nan")}, "epsilon must lie in"),
-        ({"epsilon": float("inf")}, "found inf"),
-        ({"epsilon": -1.0}, "found -1.0"),
-        ({"delta": 1.5}, "delta"),
-        ({"adjacency": "shift"}, "needs a positive radius, found none"),
-        ({"radius": 1.0}, "'record' takes no radius"),
-        ({"score_range": [1, 0]}, "found [1.0, 0.0]"),
-    ],
-)
-def test_the_mechanisms_own_limits_hold_in_the_configuration(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    text = yaml.safe_dump({**BASE, "privacy": {**BASE["privacy"], **changes}})
+def test_a_fault_of_a_section_does_not_quote_all_of_it(tmp_path: Path) -> None:
+    text = with_setting("privacy.radius", 1.0)
     with pytest.raises(ConfigurationError, match=r"release\.yaml: privacy: ") as caught:
         load(tmp_path, text)
-    assert said in str(caught.value)
+    assert "'record' takes no radius" in str(caught.value)
     # The whole section would only bury what is wrong in it.
     assert "'adjacency':" not in str(caught.value)
 
@@ -162,32 +120,20 @@ def test_several_faults_are_all_listed(tmp_path: Path) -> None:
     assert all(line.startswith(str(tmp_path)) for line in said.splitlines())
 
 
-def test_method_none_makes_no_factor(tmp_path: Path) -> None:
-    text = with_setting("projection.method", "none")
-    with pytest.raises(ConfigurationError, match=r"ask for arrays: \[gram\]"):
-        load(tmp_path, text)
-    assert load(tmp_path, text + "arrays: [gram]\n").arrays == ("gram",)
-
-
-def test_precision_is_one_of_four_and_not_for_scores(tmp_path: Path) -> None:
+def test_what_a_setting_excludes_is_fine_without_it(tmp_path: Path) -> None:
+    without_factor = with_setting("projection.method", "none") + "arrays: [gram]\n"
+    assert load(tmp_path, without_factor).arrays == ("gram",)
     assert load(tmp_path, TEXT).precision == "auto"
     assert load(tmp_path, TEXT + "precision: int16\n").precision == "int16"
-    with pytest.raises(ConfigurationError, match=r"precision: .*'int4'"):
-        load(tmp_path, TEXT + "precision: int4\n")
-    scores = TEXT.split("projection")[0] + "regime: scores\nqueries: queries.npy\n"
+    scores = TEXT + "regime: scores\nqueries: queries.npy\n"
     with pytest.raises(ConfigurationError, match="precision: scores are published as they are"):
         load(tmp_path, scores + "precision: int8\n")
-
-
-@pytest.mark.parametrize("private", ["out", "out/inside"])
-def test_private_things_never_lie_among_the_published(tmp_path: Path, private: str) -> None:
-    with pytest.raises(ConfigurationError, match="private: expected a place outside"):
-        load(tmp_path, TEXT + f"output: out\nprivate: {private}\n")
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
     [
+        ("private", "private: out/inside"),
         ("ratings.records", "ratings: {by: item, records: out/items.csv}"),
         ("metrics.textfile", "metrics: {textfile: out/release.prom}"),
         (
@@ -197,7 +143,7 @@ def test_private_things_never_lie_among_the_published(tmp_path: Path, private: s
         ),
     ],
 )
-def test_nor_do_ids_running_times_and_the_clusters_key(tmp_path: Path, key: str, text: str) -> None:
+def test_private_things_never_lie_among_the_published(tmp_path: Path, key: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{key}: expected a place outside"):
         load(tmp_path, TEXT + f"output: out\n{text}\n")
     load(tmp_path, TEXT + f"output: elsewhere\n{text}\n")
@@ -208,19 +154,17 @@ def test_nor_do_ids_running_times_and_the_clusters_key(tmp_path: Path, key: str,
     [
         (TEXT + "gallery: other.npy\n", "the key 'gallery' is given twice"),
         (TEXT.replace("epsilon: 1.0", "epsilon: 1.0\n  epsilon: 9.0"), "'epsilon' is given twice"),
-        ("", "expected a mapping"),
-        ("# nothing\n", "expected a mapping"),
-        ("- a\n- b\n", "found a list"),
         ("gallery: [", "not valid YAML"),
         (TEXT + "---\nsecond: document\n", "not valid YAML"),
         ("!!python/object/apply:os.abort []\n", "found a tag, expected plain values"),
         ("gallery: !!python/name:os.abort\n", "found a tag, expected plain values"),
         (TEXT + "release: 2024-13-45\n", "looks like a number or a date and is none"),
-        (TEXT.replace("epsilon: 1.0", f"epsilon: {'9' * 5000}"), "not valid YAML"),
-        ("[" * 5000, "levels deep"),
         (TEXT + "? [a]\n: 1\n", "expected text as key, found a list"),
-        (TEXT + "5: 1\n", "5: expected text as key"),
-        ("a" * 2**19, "at most"),
+        # YAML reads them as 90, 8 and 16
+        *(
+            (TEXT.replace("epsilon: 1.0", f"epsilon: {written}"), f"base ten, found '{written}'")
+            for written in ("1:30", "010", "0x10")
+        ),
     ],
 )
 def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -238,19 +182,6 @@ def test_aliases_are_refused_before_they_multiply(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="aliases are not supported") as caught:
         load(tmp_path, f"a: &a [x]\n{levels}\ngallery: *i\n")
     assert len(str(caught.value)) < 1000
-    with pytest.raises(ConfigurationError, match="aliases"):
-        load(tmp_path, "&a [*a]")
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="can't read this configuration"):
-        load_config(tmp_path / "missing.yaml")
-    with pytest.raises(ConfigurationError, match="can't read this configuration"):
-        load_config(tmp_path)
-    binary = tmp_path / "faces.npy"
-    binary.write_bytes(b"\x93NUMPY\x01\x00\xff\xfe")
-    with pytest.raises(ConfigurationError, match="can't read this configuration"):
-        load_config(binary)
 
 
 def test_a_configuration_does_not_change(tmp_path: Path) -> None:
@@ -304,33 +235,6 @@ def test_scores_name_queries_and_publish_scores(tmp_path: Path) -> None:
     assert load(tmp_path, scores_settings(arrays=["scores"])).arrays == ("scores",)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"queries": None}, "queries: regime scores needs public queries, found none"),
-        ({"queries": BASE["gallery"]}, "queries: expected public embeddings, found the gal"),
-        ({"arrays": ["gram"]}, "arrays: regime scores publishes [scores], found gram"),
-        ({"arrays": ["scores", "factor"]}, "[scores], found factor; ask for regime: gram"),
-        ({"projection": {"method": "nearest"}}, "projection: scores are clipped to their range"),
-        ({"queries": ["a"]}, "queries: "),
-    ],
-)
-def test_what_scores_can_not_have_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, scores_settings(**changes))
-    (line,) = str(caught.value).splitlines()
-    assert said in line
-
-
-@pytest.mark.parametrize("written", ["1:30", "010", "0x10"])
-def test_numbers_to_another_base_are_refused(tmp_path: Path, written: str) -> None:
-    """YAML reads them as 90, 8 and 16."""
-    with pytest.raises(ConfigurationError, match=f"base ten, found '{written}'"):
-        load(tmp_path, TEXT.replace("epsilon: 1.0", f"epsilon: {written}"))
-
-
 def test_the_text_of_a_file_that_is_no_configuration_is_not_quoted(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not valid YAML: line 3") as refused:
         load(tmp_path, "records:\n  - [0.123456, secret\n: x")
@@ -340,8 +244,3 @@ def test_the_text_of_a_file_that_is_no_configuration_is_not_quoted(tmp_path: Pat
 @pytest.mark.parametrize("name", ["key", "column", "member"])
 def test_the_key_has_the_names_that_tables_and_archives_use(tmp_path: Path, name: str) -> None:
     assert load(tmp_path, f"{TEXT}{name}: embedding\n").key == "embedding"
-
-
-def test_the_key_is_given_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="column: is another name for key"):
-        load(tmp_path, f"{TEXT}key: a\ncolumn: a\n")

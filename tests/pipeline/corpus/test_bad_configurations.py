@@ -95,7 +95,7 @@ def test_a_secret_that_is_none_is_refused(bench: Any, make: Any, says: str) -> N
     bench.assert_for_people(str(refused.value))
 
 
-@pytest.mark.parametrize("name", ["unknown-key", "secret-empty", "source-missing"])
+@pytest.mark.parametrize("name", ["unknown-key", "source-missing"])
 def test_the_installed_command_refuses_alike(bench: Any, name: str) -> None:
     """In a process of its own, with nothing of the tests in it."""
     (bench.root / "bad.yaml").write_bytes((FOLDER / f"{name}.yaml").read_bytes())

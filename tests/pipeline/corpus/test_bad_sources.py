@@ -20,29 +20,34 @@ import pytest
 import zarr
 
 ROWS = np.random.default_rng(2).normal(size=(6, 4))
-CASES: dict[str, tuple[Callable[[Path], Path], str]] = {}
+Build = Callable[[Path], Path]
+CASES: dict[str, tuple[Build, str]] = {}
 """By name: what builds the source, and what the refusal must say besides the source's name."""
 
 
-def case(name: str, says: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
-    """Register a builder under a name."""
+def case(name: str, says: str = "", library: str = "numpy") -> Callable[[Build], Build]:
+    """Register a builder, which needs a library, under a name."""
 
-    def register(build: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    def register(build: Build) -> Build:
+        def checked(folder: Path) -> Path:
+            pytest.importorskip(library)
+            return build(folder)
+
         assert name not in CASES
-        CASES[name] = build, says
+        CASES[name] = checked, says
         return build
 
     return register
 
 
-def raw(name: str, file: str, content: bytes, says: str) -> None:
+def raw(name: str, file: str, content: bytes, says: str = "", library: str = "numpy") -> None:
     """Register a file of given bytes."""
 
     def build(folder: Path) -> Path:
         (folder / file).write_bytes(content)
         return folder / file
 
-    case(name, says)(build)
+    case(name, says, library)(build)
 
 
 def npy(name: str, array: Any, says: str) -> None:
@@ -168,7 +173,7 @@ def _(folder: Path) -> Path:
     return path
 
 
-@case("zarr-missing-chunk", "")
+@case("zarr-missing-chunk")
 def _(folder: Path) -> Path:
     path = zarr_folder(folder, ROWS)
     next(file for file in path.rglob("c/*/*") if file.is_file()).unlink()
@@ -190,10 +195,10 @@ def zipped(folder: Path, members: dict[str, bytes]) -> Path:
     return folder / "bad.zarr.zip"
 
 
-case("zip-escaping", "")(lambda folder: zipped(folder, {"../../harmed": b"x"}))
-case("zip-absolute", "")(lambda folder: zipped(folder, {"/tmp/harmed": b"x"}))
-case("zip-empty", "")(lambda folder: zipped(folder, {}))
-case("zip-no-zarr", "")(lambda folder: zipped(folder, {"readme.txt": b"x"}))
+case("zip-escaping")(lambda folder: zipped(folder, {"../../harmed": b"x"}))
+case("zip-absolute")(lambda folder: zipped(folder, {"/tmp/harmed": b"x"}))
+case("zip-empty")(lambda folder: zipped(folder, {}))
+case("zip-no-zarr")(lambda folder: zipped(folder, {"readme.txt": b"x"}))
 raw("zip-no-zip", "bad.zarr.zip", b"not a zip at all", "could not be read")
 # fvecs
 VECS = b"".join(struct.pack("<i4f", 4, *row) for row in ROWS)
@@ -218,9 +223,9 @@ raw("words-more", "bad.vec", WORDS + b"d 7 8\n", "found 4 words, the first line 
 raw("words-ragged", "bad.vec", b"3 2\na 1 2\nb 3\nc 5 6\n", "another number of cells in 1 row")
 raw("words-foreign", "bad.vec", b"3 2\na 1 x\nb 3 4\nc 5 6\n", "cells that are no numbers in 1 row")
 raw("words-nan", "bad.vec", b"3 2\na 1 nan\nb 3 4\nc 5 6\n", "NaN or infinite values in 1 row")
-raw("words-prose", "bad.txt", b"This is no embedding\nat all\n", "")
-raw("words-binary", "bad.vec", bytes(range(256)) * 8, "")
-raw("words-huge-claim", "bad.vec", b"9" * 18 + b" 2\na 1 2\n", "")
+raw("words-prose", "bad.txt", b"This is no embedding\nat all\n")
+raw("words-binary", "bad.vec", bytes(range(256)) * 8)
+raw("words-huge-claim", "bad.vec", b"9" * 18 + b" 2\na 1 2\n")
 raw("words-huge-number", "bad.vec", b"9" * 5000 + b" 2\na 1 2\n", "could not be read")
 raw("words-long-line", "bad.vec", b"x" * (2**20 + 2), "found a line of more than 1048576 bytes")
 # What no format knows
@@ -255,32 +260,14 @@ def _(folder: Path) -> Path:
 
 
 # Formats with a library of their own
-def optional(name: str, says: str, library: str) -> Callable[[Callable[[Path], Path]], Any]:
-    """Register a builder that needs a library."""
-
-    def register(build: Callable[[Path], Path]) -> None:
-        def checked(folder: Path) -> Path:
-            pytest.importorskip(library)
-            return build(folder)
-
-        case(name, says)(checked)
-
-    return register
-
-
 for suffix, library in (
     ("parquet", "pyarrow"),
     ("h5", "h5py"),
-    ("h5ad", "anndata"),
+    ("h5ad", "h5py"),
     ("safetensors", "safetensors"),
 ):
-    for kind, content in (("empty", b""), ("text", b"not what its name says" * 9)):
-
-        def _bytes(folder: Path, suffix: str = suffix, content: bytes = content) -> Path:
-            (folder / f"bad.{suffix}").write_bytes(content)
-            return folder / f"bad.{suffix}"
-
-        optional(f"{suffix}-{kind}", "", library)(_bytes)
+    raw(f"{suffix}-empty", f"bad.{suffix}", b"", library=library)
+    raw(f"{suffix}-text", f"bad.{suffix}", b"not what its name says" * 9, library=library)
 
 
 def table(folder: Path, column: Any) -> Path:
@@ -291,16 +278,14 @@ def table(folder: Path, column: Any) -> Path:
     return folder / "bad.parquet"
 
 
-optional("parquet-ragged", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0], [3.0]]))
-optional("parquet-null", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0], None]))
-optional("parquet-null-cell", "", "pyarrow")(
-    lambda folder: table(folder, [[1.0, None], [1.0, 2.0]])
-)
-optional("parquet-words", "", "pyarrow")(lambda folder: table(folder, ["a", "b"]))
-optional("parquet-no-rows", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0]][:0]))
+case("parquet-ragged", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0], [3.0]]))
+case("parquet-null", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0], None]))
+case("parquet-null-cell", "", "pyarrow")(lambda folder: table(folder, [[1.0, None], [1.0, 2.0]]))
+case("parquet-words", "", "pyarrow")(lambda folder: table(folder, ["a", "b"]))
+case("parquet-no-rows", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0]][:0]))
 
 
-@optional("parquet-cut", "", "pyarrow")
+@case("parquet-cut", "", "pyarrow")
 def _(folder: Path) -> Path:
     path = table(folder, [[1.0, 2.0], [3.0, 4.0]])
     path.write_bytes(path.read_bytes()[:-20])
@@ -316,21 +301,21 @@ def hdf5(folder: Path, **arrays: Any) -> Path:
     return folder / "bad.h5"
 
 
-optional("h5-nothing", "holds no array", "h5py")(lambda folder: hdf5(folder))
-optional("h5-several", "expected one or a key", "h5py")(lambda f: hdf5(f, a=ROWS, b=ROWS))
-optional("h5-3d", "3-D", "h5py")(lambda folder: hdf5(folder, a=np.ones((2, 2, 2))))
-optional("h5-nan", "NaN or infinite", "h5py")(lambda folder: hdf5(folder, a=with_cell(np.nan)))
-optional("h5-complex", "complex", "h5py")(lambda folder: hdf5(folder, a=ROWS.astype(complex)))
+case("h5-nothing", "holds no array", "h5py")(lambda folder: hdf5(folder))
+case("h5-several", "expected one or a key", "h5py")(lambda f: hdf5(f, a=ROWS, b=ROWS))
+case("h5-3d", "3-D", "h5py")(lambda folder: hdf5(folder, a=np.ones((2, 2, 2))))
+case("h5-nan", "NaN or infinite", "h5py")(lambda folder: hdf5(folder, a=with_cell(np.nan)))
+case("h5-complex", "complex", "h5py")(lambda folder: hdf5(folder, a=ROWS.astype(complex)))
 
 
-@optional("h5-cut", "could not be read", "h5py")
+@case("h5-cut", "could not be read", "h5py")
 def _(folder: Path) -> Path:
     path = hdf5(folder, a=np.ones((50, 50)))
     path.write_bytes(path.read_bytes()[:3000])
     return path
 
 
-@optional("h5ad-of-another-layout", "", "anndata")
+@case("h5ad-of-another-layout", "", "h5py")
 def _(folder: Path) -> Path:
     return hdf5(folder, a=ROWS).rename(folder / "bad.h5ad")
 
@@ -345,19 +330,18 @@ def described(**tensor: Any) -> bytes:
 
 
 FLOATS = {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]}
-optional("safetensors-cut", "", "safetensors")(lambda f: tensors(f, described(**FLOATS), bytes(9)))
-optional("safetensors-zeros", "only zeros", "safetensors")(
-    lambda f: tensors(f, described(**FLOATS))
-)
-optional("safetensors-overlap", "", "safetensors")(
+case("safetensors-cut", "", "safetensors")(lambda f: tensors(f, described(**FLOATS), bytes(9)))
+case("safetensors-zeros", "only zeros", "safetensors")(lambda f: tensors(f, described(**FLOATS)))
+case("safetensors-overlap", "", "safetensors")(
     lambda f: tensors(f, described(dtype="F32", shape=[10**12, 4], data_offsets=[0, 32]))
 )
-optional("safetensors-huge-header", "", "safetensors")(
-    lambda f: (
-        (f / "bad.safetensors").write_bytes(struct.pack("<Q", 2**60)) and f / "bad.safetensors"
-    )
+raw(
+    "safetensors-huge-header",
+    "bad.safetensors",
+    struct.pack("<Q", 2**60),
+    library="safetensors",
 )
-optional("safetensors-no-json", "", "safetensors")(lambda f: tensors(f, b"{" * 64))
+case("safetensors-no-json", "", "safetensors")(lambda f: tensors(f, b"{" * 64))
 
 
 def test_the_corpus_covers_every_format() -> None:
