@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeline.gallery.store import Gallery
 from pipeline.ledger import Entry
 from pipeline.perturb.keyfile import destroy_key
@@ -28,18 +26,6 @@ class FromBudget(Spending):
     def recognised(self, gallery: Gallery) -> Gallery:
         """By its content, where the ledger has seen that under another lineage."""
         return self._configured.recognised(gallery)
-
-    def lineage(self, gallery: Gallery) -> str | None:
-        """The gallery's."""
-        return gallery.lineage
-
-    def settings(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Those of the configuration."""
-        return settings
-
-    def named_by(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """All of them."""
-        return settings
 
     def check_affordable(self, run: Run) -> None:
         """Whether the release fits what is left of the budget."""

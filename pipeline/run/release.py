@@ -75,14 +75,24 @@ def release(
             spending = UnsafeSeed(unsafe_seed)
         if outcome is None:
             heard = reporter if exporter is None else Tee(reporter, exporter)
-            outcome = _attempt(config, spending, heard, performance)
+            with _held_run(config, spending, heard) as (run, tee, timings):
+                newly = not run.published
+                if newly:
+                    _make(run, tee, StageReports(run.folder.performance if performance else None))
+                outcome = conclude(run, newly, timings)
         if exporter is not None:
             exporter.finish(0, outcome.manifest)
         return outcome
 
 
-def _attempt(config: Config, spending: Spending, reporter: Reporter, performance: bool) -> Outcome:
-    """Make, resume or report the release; whatever a disk refuses leaves it resumable."""
+@contextmanager
+def _held_run(
+    config: Config, spending: Spending, reporter: Reporter
+) -> Iterator[tuple[Run, Reporter, Timings]]:
+    """The run of a configuration, which no other process drives; its log and its record listen.
+
+    What a disk refuses leaves the run resumable.
+    """
     private, output = config.private, config.output
     made = [private / RUNS, private / TEST_RUNS, private]
     try:
@@ -93,12 +103,9 @@ def _attempt(config: Config, spending: Spending, reporter: Reporter, performance
             gallery = spending.recognised(prepare_gallery(config, reporter))
             run = prepare_run(config, gallery, spending, queries)
             timings = Timings()
-            with run.folder.locked(), _logged(run, reporter, timings) as tee:
+            with run.folder.locked(), run.folder.log.open("a", encoding="utf-8") as log:
                 run.folder.check_settings(run.settings)
-                newly = not run.published
-                if newly:
-                    _make(run, tee, StageReports(run.folder.performance if performance else None))
-                return conclude(run, newly, timings)
+                yield run, Tee(reporter, JsonLines(log), timings), timings
     except OSError as error:
         raise RunFailed(
             f"{in_words(error)}; finished work is kept: put this right (disk space, permissions) "
@@ -138,10 +145,3 @@ def _make(run: Run, reporter: Reporter, reports: StageReports) -> None:
                 stages.publish(run, client, reporter)
     manifest = describe(run, noisy, post_processing)
     finish(run.release, sign(manifest, signing_key(run.config.private, run.config.output)))
-
-
-@contextmanager
-def _logged(run: Run, reporter: Reporter, timings: Timings) -> Iterator[Reporter]:
-    """Report to the run's own log and to its record as well."""
-    with run.folder.log.open("a", encoding="utf-8") as file:
-        yield Tee(reporter, JsonLines(file), timings)
