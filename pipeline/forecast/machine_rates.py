@@ -40,7 +40,7 @@ from pipeline.project.panel_file import PanelFile
 from pipeline.publish.gram import prepare_release, publish_block
 from pipeline.run.gram import gram_mechanism
 from pipeline.storage import arrays, blocks
-from pipeline.storage.durable import make_private
+from pipeline.storage.durable import make_private, sync_tree
 from pipeline.storage.layout import PROJECTION_STORE
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection.blockwise.panels import start_pattern
@@ -265,15 +265,14 @@ def _publish_rates(clock: _Clock) -> dict[str, float]:
 
 def _driver_rates(clock: _Clock) -> dict[str, float]:
     """What the driver does alone: digests of the arrays, and small eigenproblems."""
-    release = tasks.publish_job(
-        clock.bench, clock.projection(FEW_COLUMNS), clock.bench.own(0) / "release"
-    )
+    folder = clock.bench.own(0) / "release"
+    release = tasks.publish_job(clock.bench, clock.projection(FEW_COLUMNS), folder)
     for index in (0, 2):
         publish_block(release, index)
     array = arrays.open_for_reading(release.store, "gram")
     start = time.perf_counter()
     describe_array(array)
-    arrays.sync_tree(release.store, file_mode=0o600, folder_mode=0o700)
+    sync_tree(folder, file_mode=0o600, folder_mode=0o700)
     seconds = time.perf_counter() - start
     small = min(tasks.small_eigen_seconds(SMALL_SIZE) for _ in range(ROUNDS))
     job = (DENSE_SIZE, clock.team)

@@ -26,7 +26,7 @@ from pipeline.plan.memory import PanelMemory, SparsePanels
 from pipeline.progress import Reporter
 from pipeline.storage.durable import make_private, write_atomically
 from pipeline.storage.layout import GALLERIES, GALLERY_STORE, SOURCE_NOTE
-from pipeline.storage.lock import held, without_empty
+from pipeline.storage.lock import locked_folder, without_empty
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected
 from scoreshield.manifest.interactions import RecordKind
@@ -136,7 +136,7 @@ def prepare_gallery(config: Config, reporter: Reporter) -> Gallery:
     with without_empty(copy.parent, config.private):
         make_private(config.private)
         # One process ingests a source; another waits, and may find it ingested.
-        with held(copy, wait=True):
+        with locked_folder(copy, wait=True):
             return known_gallery(config) or _ingested(config, copy, n, reporter)
 
 

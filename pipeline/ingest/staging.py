@@ -6,15 +6,18 @@ drops when the process ends. What a killed ingest left under that name is swept 
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pipeline.errors import RunFailed
 from pipeline.gallery.store import is_gallery
+from pipeline.storage.durable import sync, sync_tree
+from pipeline.storage.lock import locked
 from pipeline.storage.place import Place
 from scoreshield.errors import InputRejected
 
@@ -58,7 +61,7 @@ def staged(target: Path, overwrite: bool) -> Iterator[Path]:
         check_target(target, overwrite)
         try:
             yield staging
-            _make_durable(staging)
+            sync_tree(staging)
             _replace(staging, target)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
@@ -68,13 +71,18 @@ def staged(target: Path, overwrite: bool) -> Iterator[Path]:
 @contextmanager
 def _locked(staging: Path, target: Path) -> Iterator[Path]:
     """The staging directory, empty and held by this process alone."""
-    descriptor = _acquire(staging, target)
-    try:
+    make, flags = partial(staging.mkdir, 0o700, exist_ok=True), os.O_DIRECTORY | os.O_NOFOLLOW
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(staging, make, flags, wait=False))
+        except BlockingIOError as error:
+            raise RunFailed(
+                f"{target}: another ingest is writing this gallery. Wait for it to end, or choose "
+                "another target."
+            ) from error
         _sweep(staging)
         staging.chmod(0o700)
         yield staging
-    finally:
-        os.close(descriptor)
 
 
 def _sweep(staging: Path) -> None:
@@ -83,24 +91,6 @@ def _sweep(staging: Path) -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
-
-
-def _acquire(staging: Path, target: Path) -> int:
-    while True:
-        staging.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise RunFailed(
-                f"{target}: another ingest is writing this gallery. Wait for it to end, or choose "
-                "another target."
-            ) from error
-        # The directory may have become the target between opening and locking it.
-        if staging.exists() and os.path.samestat(os.fstat(descriptor), os.stat(staging)):
-            return descriptor
-        os.close(descriptor)
 
 
 def _replaced(target: Path) -> Path:
@@ -127,21 +117,5 @@ def _replace(staging: Path, target: Path) -> None:
     except OSError:
         _undo_replacement(target)
         raise
-    _flush(target.parent)
+    sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _make_durable(directory: Path) -> None:
-    """Flush files and directories to disk, so that the rename cannot overtake them."""
-    for folder, _, files in os.walk(directory):
-        for name in files:
-            _flush(Path(folder, name))
-        _flush(Path(folder))
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

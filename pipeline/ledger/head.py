@@ -7,18 +7,16 @@ does not hold that row was set back.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pipeline.errors import BudgetRefused, RunFailed
 from pipeline.ledger.journal import Head
 from pipeline.storage.durable import make_private, write_atomically
 from pipeline.storage.layout import ledger_head
+from pipeline.storage.lock import locked
 
 
 class HeadFile:
@@ -67,8 +65,10 @@ class HeadFile:
         RunFailed
             The file cannot be written; the database is then ahead of it, which is allowed.
         """
+        folder = self.path.parent
         try:
-            with self._held():
+            # The lock is on the folder, so that it leaves no file behind.
+            with locked(folder, partial(make_private, folder), wait=True):
                 known = self.read()
                 if known is not None and known.sequence >= head.sequence:
                     return
@@ -80,16 +80,6 @@ class HeadFile:
                 "ledger recorded is kept. Put this right (disk space, permissions) and run the "
                 "same command again"
             ) from error
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """One writer at a time; the lock is on the folder, so that it leaves no file behind."""
-        descriptor = os.open(make_private(self.path.parent), os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _unreadable(self, found: str) -> BudgetRefused:
         return BudgetRefused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import sqlalchemy as sql
 from pipeline.errors import BudgetRefused, ConfigurationError, RunFailed
 from pipeline.ledger import database, schema
 from pipeline.ledger.database import INIT, Database
-from pipeline.storage.durable import sync_folder
+from pipeline.storage.durable import making
 from pipeline.storage.filesystem import network_filesystem
 
 _GUARDS = {
@@ -76,18 +75,9 @@ class SqliteDatabase(Database):
 
     def _make_file(self) -> None:
         """Let a complete ledger appear under its name: nobody ever opens half of one."""
-        folder = self.path.parent
         try:
-            # mkstemp makes the file 0600; a link, unlike a rename, never replaces a ledger.
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{self.path.name}.")
-            os.close(handle)
-            try:
-                SqliteDatabase(sql.URL.create("sqlite", database=temporary))._fill()
-                with contextlib.suppress(FileExistsError):
-                    os.link(temporary, self.path)
-            finally:
-                os.unlink(temporary)
-            sync_folder(folder)
+            with contextlib.suppress(FileExistsError), making(self.path) as file:
+                SqliteDatabase(sql.URL.create("sqlite", database=str(file)))._fill()
         except OSError as error:
             raise ConfigurationError(
                 f"ledger {self.path} cannot be made: {error.strerror}"

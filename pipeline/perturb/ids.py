@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.gallery.store import Gallery, panels, stored_ids
-from pipeline.storage.durable import sync_folder
+from pipeline.storage.durable import sync
 
 _ROWS = 2**16
 
@@ -30,7 +29,6 @@ def keep_ids(gallery: Gallery, file: Path) -> None:
     for start, stop in panels(gallery.n, _ROWS):
         kept[start:stop] = stored_ids(gallery, start, stop)
     kept.flush()
-    with partial.open("rb") as written:
-        os.fsync(written.fileno())
+    sync(partial)
     partial.replace(file)
-    sync_folder(file.parent)
+    sync(file.parent)

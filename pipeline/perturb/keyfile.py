@@ -17,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipeline.errors import IntegrityFailure
-from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.durable import sync, write_atomically
+from pipeline.storage.private_file import PrivateFile, read_private
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.mechanisms.gaussian import Mechanism
 from scoreshield.noise.sampler import KEY_BYTES
@@ -117,7 +118,7 @@ def destroy_key(path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     path.unlink()
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _binding(key: bytes, gallery_digest: bytes, release_id: str, mechanism: Mechanism) -> str:
@@ -129,18 +130,17 @@ def _load(path: Path) -> tuple[bytes, str]:
     content = _parsed(path)
     if content is None:
         raise IntegrityFailure(f"the release key {path} is missing or damaged; {_REMEDY}")
-    key, binding, status = content
-    mode = status.st_mode
-    if status.st_uid != os.geteuid():
+    key, binding, file = content
+    if file.owner != os.geteuid():
         raise IntegrityFailure(
-            f"the release key {path} belongs to user {status.st_uid}, this process runs as "
+            f"the release key {path} belongs to user {file.owner}, this process runs as "
             f"{os.geteuid()}; who owns it can know or replace it: abandon this release "
             "(scoreshield ledger abandon CONFIG)"
         )
-    if mode & 0o077:
+    if file.open_to_others:
         raise IntegrityFailure(
-            f"the release key {path} can be read by others (mode {mode & 0o777:o}, expected 600); "
-            "treat it as disclosed: abandon this release (scoreshield ledger abandon CONFIG)"
+            f"the release key {path} can be read by others (mode {file.mode & 0o777:o}, expected "
+            "600); treat it as disclosed: abandon this release (scoreshield ledger abandon CONFIG)"
         )
     if len(key) != KEY_BYTES:
         raise IntegrityFailure(
@@ -149,15 +149,14 @@ def _load(path: Path) -> tuple[bytes, str]:
     return key, binding
 
 
-def _parsed(path: Path) -> tuple[bytes, str, os.stat_result] | None:
-    """Key, binding and status of the file, or None; a link is not followed.
+def _parsed(path: Path) -> tuple[bytes, str, PrivateFile] | None:
+    """Key, binding and the file that held them, or None; a link is not followed.
 
     No error leaves: a parser's error quotes the file, and would hang on whatever is raised next.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            status = os.fstat(file.fileno())
-            content = json.loads(file.read())
-        return bytes.fromhex(content["key"]), str(content["binding"]), status
+        file = read_private(path)
+        content = json.loads(file.content)
+        return bytes.fromhex(content["key"]), str(content["binding"]), file
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -13,13 +13,13 @@ import hashlib
 import hmac
 import os
 import signal
-import stat
 import subprocess
 import threading
 from pathlib import Path
 
 from pipeline.config.sections import SecretSettings
 from pipeline.errors import ConfigurationError
+from pipeline.storage.private_file import read_private
 
 _LABEL = b"scoreshield/1 release key"
 _SHORTEST, _LONGEST = 32, 4096
@@ -88,38 +88,29 @@ def _named_file(source: SecretSettings) -> tuple[Path, str]:
     return Path(value), f"secret.environment {name}"
 
 
-def _opened(path: Path) -> int | None:
-    """A descriptor, or None. No error leaves: it would quote a path that may be the secret."""
-    with contextlib.suppress(OSError, ValueError):
-        # Without waiting: a pipe that nobody writes to would hold the run for ever.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    return None
-
-
 def _from_file(path: Path, where: str) -> bytes:
-    descriptor = _opened(path)
-    if descriptor is None:
+    file = None
+    # No error leaves: it would quote a path that may be the secret.
+    with contextlib.suppress(OSError, ValueError):
+        file = read_private(path, _LONGEST + 2, follow_links=True)
+    if file is None:
         raise ConfigurationError(
             f"{where}: the file can't be opened; expected the path of a plain file that its owner "
             "alone can read"
         )
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
+    if not file.plain:
         raise ConfigurationError(f"{where}: expected a plain file, found another kind of file")
-    with os.fdopen(descriptor, "rb") as file:
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o077:
-            raise ConfigurationError(
-                f"{where}: the file has mode {mode:04o}, expected 0600: others may have read it. "
-                "If nobody did, run chmod 600 on it; if in doubt, use a new secret"
-            )
-        if status.st_uid not in (0, os.geteuid()):
-            raise ConfigurationError(
-                f"{where}: the file belongs to user {status.st_uid}, expected the user that runs "
-                f"this ({os.geteuid()}) or root"
-            )
-        return file.read(_LONGEST + 2)
+    if file.open_to_others:
+        raise ConfigurationError(
+            f"{where}: the file has mode {file.mode:04o}, expected 0600: others may have read it. "
+            "If nobody did, run chmod 600 on it; if in doubt, use a new secret"
+        )
+    if file.owner not in (0, os.geteuid()):
+        raise ConfigurationError(
+            f"{where}: the file belongs to user {file.owner}, expected the user that runs "
+            f"this ({os.geteuid()}) or root"
+        )
+    return file.content
 
 
 def _from_command(command: tuple[str, ...], seconds: float) -> bytes:

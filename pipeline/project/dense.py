@@ -25,7 +25,7 @@ from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.plan.geometry import Triangle
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
-from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.durable import sync, sync_tree, write_atomically
 from pipeline.storage.layout import PROJECTION_STORE, PROJECTION_SUMMARY
 from pipeline.storage.place import Place
 from scoreshield.manifest.build import describe_projection
@@ -157,7 +157,7 @@ def finish_projection(
 ) -> ProjectionSummary:
     """Make a folder with both arrays written durable, add its summary and give it its name."""
     store = folder / PROJECTION_STORE
-    arrays.sync_tree(store, file_mode=0o600, folder_mode=0o700)
+    sync_tree(store, file_mode=0o600, folder_mode=0o700)
     summary = ProjectionSummary(
         post_processing, _record(store, "factor"), _record(store, "diagonal")
     )
@@ -227,7 +227,7 @@ def _take_name(folder: Path, target: Path, summary: ProjectionSummary) -> Projec
             return finished
         shutil.rmtree(target)
         os.rename(folder, target)
-    sync_folder(target.parent)
+    sync(target.parent)
     return summary
 
 

@@ -6,8 +6,6 @@ repeated task leaves the same file and no reader ever sees half of one. Any rows
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.plan.shares import CHUNK_ROWS, RowRanges
+from pipeline.storage.durable import replacing, sync
 
 FloatPanel = NDArray[np.float32]
 
@@ -65,11 +64,7 @@ class PanelFile:
     def sync(self) -> None:
         """Make the panel survive a power cut."""
         for index in range(self.ranges.count):
-            descriptor = os.open(self.path(index), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(self.path(index))
 
     def _read_within(self, rows: slice) -> FloatPanel:
         index = rows.start // self.ranges.rows
@@ -87,11 +82,9 @@ def chunks_of(rows: slice) -> Iterator[slice]:
 
 def write_rows(path: Path, chunks: Iterator[FloatPanel]) -> None:
     """Write a file of float32 rows under a temporary name, then give it its own."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "wb") as file:
+    with replacing(path) as file:
         for chunk in chunks:
             np.ascontiguousarray(chunk, dtype="<f4").tofile(file)
-    os.replace(temporary, path)
 
 
 def read_rows(path: Path, rows: slice, columns: int) -> FloatPanel:

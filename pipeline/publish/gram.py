@@ -21,7 +21,7 @@ from pipeline.plan.geometry import Triangle
 from pipeline.project.dense import describe_array
 from pipeline.storage import arrays
 from pipeline.storage.blocks import read_block
-from pipeline.storage.durable import sync_folder, write_atomically
+from pipeline.storage.durable import sync, sync_tree, write_atomically
 from pipeline.storage.layout import (
     MANIFEST,
     MANIFEST_ATTRIBUTE,
@@ -173,7 +173,9 @@ def finish(directory: Place, manifest: Manifest) -> None:
     _check_complete(store, manifest)
     text = to_json(manifest)
     arrays.put_attributes(store, {MANIFEST_ATTRIBUTE: manifest.model_dump(mode="json")})
-    arrays.sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
+    if isinstance(store, Path):
+        # In an object store all is durable once it is there, and its policy says who reads it.
+        sync_tree(store, file_mode=_FILE_MODE, folder_mode=_FOLDER_MODE)
     _write_manifest(directory, text.encode())
 
 
@@ -186,9 +188,9 @@ def _write_manifest(folder: Place, content: bytes) -> None:
             raise _finished(folder) from error
         return
     folder.chmod(_FOLDER_MODE)
-    sync_folder(folder)
+    sync(folder)
     write_atomically(folder / MANIFEST, content, mode=_FILE_MODE)
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 def _check_arrays(job: PublishJob) -> None:

@@ -11,8 +11,6 @@ import contextlib
 import os
 import re
 import reprlib
-import stat
-import tempfile
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -20,9 +18,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
-from pipeline.storage.durable import sync_folder
+from pipeline.storage.durable import make_file
 from pipeline.storage.layout import MANIFEST, SIGNING_KEY
 from pipeline.storage.place import Place, one_below
+from pipeline.storage.private_file import read_private
 from scoreshield.manifest.schema import Manifest, Signature, canonical_bytes
 
 _LONGEST_KEY = 2**16
@@ -194,38 +193,26 @@ def _create(path: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    # mkstemp makes the file 0600; a link, unlike a rename, never replaces another process's key.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
-    sync_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        make_file(path, pem)
 
 
 def _load(path: Path) -> Ed25519PrivateKey:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        file = read_private(path)
     except OSError as error:
         raise ConfigurationError(
             f"{path}: the signing key can't be opened ({error.strerror}); expected a plain file "
             "that its owner can read"
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            raise ConfigurationError(
-                f"{path}: the signing key has mode {mode:04o}, expected 0600: others may have read "
-                "it. If nobody did, run chmod 600 on it; if in doubt, move it away to get a new key"
-            )
-        content = file.read()
+    if file.open_to_others:
+        raise ConfigurationError(
+            f"{path}: the signing key has mode {file.mode:04o}, expected 0600: others may have "
+            "read it. If nobody did, run chmod 600 on it; if in doubt, move it away to get a new "
+            "key"
+        )
     try:
-        key = serialization.load_pem_private_key(content, password=None)
+        key = serialization.load_pem_private_key(file.content, password=None)
     except (ValueError, TypeError) as error:
         raise IntegrityFailure(f"{path}: no private key could be read from it") from error
     if not isinstance(key, Ed25519PrivateKey):

@@ -19,7 +19,7 @@ from pipeline.storage.arrays import array_metadata, chunk_count
 from pipeline.storage.layout import IDS, MANIFEST, MANIFEST_ATTRIBUTE, METADATA, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place
-from pipeline.storage.tree import read_plain_file, tree_faults
+from pipeline.storage.plain_files import plain_file_faults, read_plain_file
 from scoreshield.errors import InputRejected
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import ArrayRecord, Manifest, from_json, to_json
@@ -88,7 +88,7 @@ def check_store(folder: Place, manifest: Manifest) -> None:
     check_layout(manifest)
     store = folder / RELEASE_STORE
     files = [METADATA, *(f"{name}/{METADATA}" for name in manifest.arrays)]
-    faults = tree_faults(store, files, unread=[f"{name}/c" for name in manifest.arrays])
+    faults = plain_file_faults(store, files, unread=[f"{name}/c" for name in manifest.arrays])
     if faults:
         raise IntegrityFailure(f"{store}: {_listed(faults)}")
     for name, record in manifest.arrays.items():
@@ -101,7 +101,7 @@ def check_directory(folder: Place) -> None:
         f"{fault}: a temporary file of an interrupted write, which may be removed"
         if fault.startswith(f".{MANIFEST}.")
         else fault
-        for fault in tree_faults(folder, [MANIFEST], unread=[RELEASE_STORE])
+        for fault in plain_file_faults(folder, [MANIFEST], unread=[RELEASE_STORE])
     ]
     if faults:
         raise IntegrityFailure(

@@ -33,7 +33,7 @@ from pipeline.storage import arrays, ids
 from pipeline.storage.layout import IDS, METADATA, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, place_of
-from pipeline.storage.tree import plain_file_sizes, tree_faults
+from pipeline.storage.plain_files import plain_file_faults, plain_file_sizes
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import Manifest
 from scoreshield.mechanisms.released import entry_rounding, squared_norms, verified_limit
@@ -211,7 +211,7 @@ def _file_faults(store: Place, opened: dict[str, Any]) -> list[str]:
         for file in arrays.chunk_files(array)
     }
     metadata = {METADATA} | {f"{name}/{METADATA}" for name in opened}
-    faults = tree_faults(store, metadata | set(sizes))
+    faults = plain_file_faults(store, metadata | set(sizes))
     # One that is not there is a fault already.
     for file, size in plain_file_sizes(store, sizes).items():
         if size != sizes[file]:

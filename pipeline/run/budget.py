@@ -16,7 +16,7 @@ from pipeline.ledger.kinds import database_for
 from pipeline.storage.durable import make_private
 from pipeline.storage.layout import MANIFEST, RUN_RECORD, RUNS
 from pipeline.storage.place import Place, one_below
-from pipeline.storage.tree import read_plain_file
+from pipeline.storage.plain_files import read_plain_file
 from scoreshield.mechanisms.gaussian import Mechanism
 
 _UNREADABLE = (OSError, ValueError, RecursionError, IntegrityFailure)

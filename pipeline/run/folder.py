@@ -28,7 +28,7 @@ from pipeline.storage.layout import (
     SCRATCH,
     SOLVER,
 )
-from pipeline.storage.lock import held
+from pipeline.storage.lock import locked_folder
 from pipeline.storage.place import Place, delete
 
 _CONTENT = "content_sha256"
@@ -128,7 +128,7 @@ class RunFolder:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(held(self.path, wait=False))
+                stack.enter_context(locked_folder(self.path, wait=False))
             except BlockingIOError as error:
                 raise RunFailed(
                     f"another process is running this release ({self.path}); wait for it, "

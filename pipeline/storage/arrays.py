@@ -11,9 +11,7 @@ import hashlib
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.storage import place as places
-from pipeline.storage.durable import sync_folder
 from pipeline.storage.layout import METADATA
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, zarr_store
@@ -234,24 +231,3 @@ def sweep_partial_files(path: Place) -> None:
         return
     for file in path.rglob(f"*{_PARTIAL}"):
         file.unlink()
-
-
-def sync_tree(path: Place, *, file_mode: int, folder_mode: int) -> None:
-    """Set the modes of a finished store and make all of it survive a power cut.
-
-    In an object store every object is durable once it is there, and a bucket's policy says who
-    reads it.
-    """
-    if isinstance(path, ObjectPath):
-        return
-    for folder, _, files in os.walk(path, topdown=False):
-        for name in files:
-            file = Path(folder) / name
-            file.chmod(file_mode)
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        Path(folder).chmod(folder_mode)
-        sync_folder(Path(folder))

@@ -31,7 +31,7 @@ from pipeline.storage.arrays import sweep_partial_files
 from pipeline.storage.layout import METADATA, NOISY_BLOCKS, RECEIPTS
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, zarr_store
-from pipeline.storage.tree import tree_faults
+from pipeline.storage.plain_files import plain_file_faults
 from scoreshield.noise.encoding import FLOAT32, Encoding
 
 _STEP = "step"
@@ -253,7 +253,7 @@ def _refuse_foreign_files(path: Place, geometry: Geometry) -> None:
     own += [f"{NOISY_BLOCKS}/c/{index}/0/0" for index in range(geometry.count)]
     foreign = [
         fault
-        for fault in tree_faults(path, own)
+        for fault in plain_file_faults(path, own)
         # A block that is missing is yet to be made; a worker of an earlier attempt may live on.
         if not fault.endswith(" is missing") and ".partial " not in fault
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import zarr.storage
 
 from pipeline.errors import ConfigurationError
-from pipeline.storage.durable import write_atomically
+from pipeline.storage.durable import make_file, write_atomically
 from pipeline.storage.object_path import SCHEMES, ObjectPath
 
 Place = Path | ObjectPath
@@ -101,13 +100,8 @@ def create(place: Place, content: bytes) -> None:
     """
     if isinstance(place, ObjectPath):
         place.create(content)
-        return
-    whole = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-    write_atomically(whole, content)
-    try:
-        os.link(whole, place)
-    finally:
-        whole.unlink()
+    else:
+        make_file(place, content)
 
 
 def stored_files(place: Place) -> dict[str, int]:

@@ -31,7 +31,8 @@ from pipeline.reader.open import NotPrivateWarning
 from pipeline.run.outcome import Outcome
 from pipeline.run.release import release
 from pipeline.storage.layout import RELEASE_STORE
-from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.object_path import ObjectPath
+from pipeline.storage.object_store import DEADLINE
 from pipeline.storage.place import Place
 
 WRITER = ("writerkey", "writersecret")

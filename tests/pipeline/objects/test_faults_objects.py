@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.errors import RunFailed, exit_code
 from pipeline.run.outcome import Outcome
-from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.object_path import ObjectPath
+from pipeline.storage.object_store import DEADLINE
 
 HANG_UP = 0
 

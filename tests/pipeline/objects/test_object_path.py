@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.errors import ConfigurationError, RunFailed
 from pipeline.storage.claim import claim, own_token, read_claim
-from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.object_path import ObjectPath
+from pipeline.storage.object_store import DEADLINE
 from pipeline.storage.place import place_of, resolved
 
 

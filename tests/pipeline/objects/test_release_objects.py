@@ -19,7 +19,8 @@ from pipeline.run.abandon import abandon
 from pipeline.run.budget import ConfiguredLedger
 from pipeline.run.outcome import Outcome
 from pipeline.run.status import account_of, release_status
-from pipeline.storage.object_path import DEADLINE, ObjectPath
+from pipeline.storage.object_path import ObjectPath
+from pipeline.storage.object_store import DEADLINE
 from pipeline.storage.place import Place
 
 

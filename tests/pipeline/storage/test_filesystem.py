@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from pathlib import Path
 
+import psutil
 import pytest
 
-from pipeline.storage.filesystem import network_filesystem
+from pipeline.storage.filesystem import filesystem_type, network_filesystem
+
+Mount = namedtuple("Mount", "mountpoint fstype")
 
 
 @pytest.mark.parametrize(
     ("mounts", "found"),
     [
-        ("/dev/sda / ext4 rw 0 0", None),
-        ("overlay / overlay rw 0 0", None),
-        ("share / 9p rw 0 0", None),
-        ("tmpfs / tmpfs rw 0 0", None),
-        ("server:/export / nfs rw 0 0", "nfs"),
-        ("server:/export / nfs4 rw 0 0", "nfs4"),
-        ("//server/export / cifs rw 0 0", "cifs"),
-        ("//server/export / smb3 rw 0 0", "smb3"),
-        ("someone@server: / fuse.sshfs rw 0 0", "fuse.sshfs"),
-        ("server:/volume / fuse.glusterfs rw 0 0", "fuse.glusterfs"),
-        ("server:/volume / lustre rw 0 0", "lustre"),
+        ([("/", "ext4")], None),
+        ([("/", "overlay")], None),
+        ([("/", "9p")], None),
+        ([("/", "tmpfs")], None),
+        ([("/", "nfs")], "nfs"),
+        ([("/", "nfs4")], "nfs4"),
+        ([("/", "cifs")], "cifs"),
+        ([("/", "smb3")], "smb3"),
+        ([("/", "fuse.sshfs")], "fuse.sshfs"),
+        ([("/", "fuse.glusterfs")], "fuse.glusterfs"),
+        ([("/", "lustre")], "lustre"),
         # The deepest mount decides, and of two on one point the later.
-        ("server:/export / nfs rw 0 0\n/dev/sda {folder} ext4 rw 0 0", None),
-        ("/dev/sda / ext4 rw 0 0\nserver:/export {folder} nfs rw 0 0", "nfs"),
-        ("server:/export {folder} nfs rw 0 0\n/dev/sda / ext4 rw 0 0", "nfs"),
-        ("/dev/sda {folder} ext4 rw 0 0\nserver:/export {folder} nfs rw 0 0", "nfs"),
+        ([("/", "nfs"), ("{folder}", "ext4")], None),
+        ([("/", "ext4"), ("{folder}", "nfs")], "nfs"),
+        ([("{folder}", "nfs"), ("/", "ext4")], "nfs"),
+        ([("{folder}", "ext4"), ("{folder}", "nfs")], "nfs"),
         # A neighbour whose name only begins alike is not above us.
-        ("/dev/sda / ext4 rw 0 0\nserver:/export {sibling} nfs rw 0 0", None),
+        ([("/", "ext4"), ("{sibling}", "nfs")], None),
     ],
 )
-def test_the_mount_table_is_read_right(tmp_path: Path, mounts: str, found: str | None) -> None:
+def test_the_deepest_mount_decides(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mounts: list[tuple[str, str]],
+    found: str | None,
+) -> None:
     folder, sibling = tmp_path / "my folder", tmp_path / "my"
     folder.mkdir()
-    table = tmp_path / "mounts"
-    escaped = [str(path.resolve()).replace(" ", "\\040") for path in (folder, sibling)]
-    table.write_text(mounts.format(folder=escaped[0], sibling=escaped[1]) + "\n")
-    assert network_filesystem(folder, table) == found
+    table = [
+        Mount(point.format(folder=folder.resolve(), sibling=sibling.resolve()), kind)
+        for point, kind in mounts
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: table)
+    assert network_filesystem(folder) == found
 
 
-def test_no_mount_table_says_nothing(tmp_path: Path) -> None:
-    assert network_filesystem(tmp_path, tmp_path / "missing") is None
+def test_no_mount_table_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(all: bool) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(psutil, "disk_partitions", unreadable)
+    assert network_filesystem(tmp_path) is None
+
+
+def test_the_mounts_of_this_machine_are_read() -> None:
+    assert filesystem_type(Path("/proc")) == "proc"

@@ -55,7 +55,9 @@ def plain_file_sizes(root: Place, files: Collection[str]) -> dict[str, int]:
     return sizes
 
 
-def tree_faults(root: Place, files: Collection[str], unread: Collection[str] = ()) -> list[str]:
+def plain_file_faults(
+    root: Place, files: Collection[str], unread: Collection[str] = ()
+) -> list[str]:
     """What a folder lacks, and what it holds beyond plain files and the folders they are in.
 
     Parameters

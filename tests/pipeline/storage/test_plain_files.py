@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityFailure
-from pipeline.storage.tree import read_plain_file, tree_faults
+from pipeline.storage.plain_files import plain_file_faults, read_plain_file
 
 FILES = ["top", "a/one", "a/c/0/0"]
 
@@ -25,9 +25,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_what_is_expected_is_no_fault(root: Path) -> None:
-    assert tree_faults(root, FILES) == []
-    assert tree_faults(root, ["top", "a/one"], unread=["a/c"]) == []
-    assert tree_faults(root, ["top"], unread=["a", "absent"]) == []
+    assert plain_file_faults(root, FILES) == []
+    assert plain_file_faults(root, ["top", "a/one"], unread=["a/c"]) == []
+    assert plain_file_faults(root, ["top"], unread=["a", "absent"]) == []
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_anything_else_is_named(root: Path, kind: str, fault: str) -> None:
         (root / "a/one").mkdir()
     elif kind == "forged line":
         (root / "x\nok").write_text("")
-    assert fault in tree_faults(root, FILES)
+    assert fault in plain_file_faults(root, FILES)
 
 
 def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityFailure, match="can't be listed"):
-        tree_faults(tmp_path / "absent", [])
+        plain_file_faults(tmp_path / "absent", [])
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
