@@ -24,7 +24,9 @@ from scoreshield.errors import InputRejected
 from scoreshield.faults import fault_in_words, shown
 from scoreshield.manifest.interactions import RecordKind
 from scoreshield.manifest.words import CALIBRATION, KEY_STREAM, TRUST
+from scoreshield.noise.encoding import StoredType
 from scoreshield.printable import printable
+from scoreshield.privacy.sensitivity import AdjacencyKind
 from scoreshield.regimes.gram import GRAM
 from scoreshield.regimes.registry import RegimeName
 
@@ -91,7 +93,7 @@ class Privacy(_Strict):
         RecordKind | None,
         Field(description="What a record of interactions is; null for embeddings"),
     ] = None
-    adjacency: Literal["record", "shift", "output"]
+    adjacency: AdjacencyKind
     radius: Positive | None
     epsilon: Positive
     delta: Delta
@@ -219,7 +221,7 @@ class NoisyRecord(_Strict):
     sha256: Digest
     blocks: Count
     block_side: Count
-    dtype: Literal["float32", "int16", "int8"]
+    dtype: StoredType
     step: Positive | None
     rounding: str
 

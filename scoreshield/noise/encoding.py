@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from scoreshield.errors import ParameterError
 
+IntegerType = Literal["int16", "int8"]
+StoredType = Literal["float32", "int16", "int8"]
 Precision = Literal["auto", "float32", "int16", "int8"]
 """What may be asked for; ``auto`` takes the smallest type whose step is at most σ/12."""
 
@@ -44,7 +46,7 @@ class Encoding:
     step : s, for integer types; None for float32
     """
 
-    dtype: Literal["float32", "int16", "int8"]
+    dtype: StoredType
     step: float | None = None
 
     @property
@@ -133,7 +135,7 @@ def choose_encoding(sigma: float, precision: Precision = "auto") -> Encoding:
     return fine[0] if fine else FLOAT32
 
 
-def integer_codes(dtype: Literal["int16", "int8"], sigma: float) -> Encoding:
+def integer_codes(dtype: IntegerType, sigma: float) -> Encoding:
     """Codes of a type that reach 1 + 8σ, however coarse their step is for it."""
     least = (1.0 + RANGE_IN_SIGMA * sigma) / np.iinfo(dtype).max
     fraction, exponent = math.frexp(math.nextafter(least, math.inf))

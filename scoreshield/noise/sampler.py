@@ -205,10 +205,6 @@ def _row_words(key: bytes, start: int, stop: int, scratch: _Scratch) -> NDArray[
     return np.frombuffer(scratch.stream, "<u8", count=size // _WORD_BYTES).reshape(-1, TILE)
 
 
-def _key_stream(key: bytes, counter: int, size: int) -> bytes:
-    return _encryptor(key, counter).update(bytes(size))
-
-
 def _encryptor(key: bytes, counter: int) -> CipherContext:
     mode = modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
     return Cipher(algorithms.AES(key), mode).encryptor()
@@ -275,6 +271,6 @@ def _resolved(key: bytes, tail: int, ratio: float, index: int) -> int:
     def further_words() -> bytes:
         nonlocal counter
         counter += 1
-        return _key_stream(key, counter - 1, _AES_BLOCK_BYTES)
+        return _encryptor(key, counter - 1).update(bytes(_AES_BLOCK_BYTES))
 
     return resolve_magnitude(tail, ratio, further_words)

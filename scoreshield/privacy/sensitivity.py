@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Adjacency:
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("record", "shift", "output"):
+        if self.kind not in get_args(AdjacencyKind):
             raise ParameterError(
                 f"adjacency must be 'record', 'shift' or 'output', found {self.kind!r}"
             )

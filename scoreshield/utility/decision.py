@@ -22,15 +22,12 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from scoreshield.errors import ParameterError
 from scoreshield.privacy.sensitivity import FULL_RANGE, ScoreRange
-from scoreshield.utility.metrics import RocCurve, checked_scores
-
-FloatArray = NDArray[np.float64]
+from scoreshield.utility.metrics import FloatArray, RocCurve, checked_scores
 
 RATE_TOLERANCE = 0.01
 """A sample's threshold must come this near the wanted rate, relative to it or its complement."""
@@ -67,7 +64,7 @@ def acceptance_probability(
     ParameterError
         σ is not positive and finite, or a score or a threshold is NaN.
     """
-    _check_sigma(sigma)
+    check_sigma(sigma)
     clean, at = _clean(scores, score_range), np.asarray(threshold, dtype=np.float64)
     _refuse_nan(at, "thresholds")
     outside = at <= score_range.low, at > score_range.high
@@ -98,7 +95,7 @@ def flip_probability(
     ParameterError
         σ is not positive and finite, or a score or a threshold is NaN.
     """
-    _check_sigma(sigma)
+    check_sigma(sigma)
     at = np.asarray(threshold, dtype=np.float64)
     _refuse_nan(at, "thresholds")
     used = at if released_threshold is None else np.asarray(released_threshold, dtype=np.float64)
@@ -131,7 +128,7 @@ def recalibrated_threshold(
     InputRejected
         There are no scores, or some are not finite.
     """
-    _check_sigma(sigma)
+    check_sigma(sigma)
     _check_rate(rate)
     clean = np.clip(checked_scores(scores, "clean"), score_range.low, score_range.high)
     low, high = score_range.low, score_range.high
@@ -140,8 +137,7 @@ def recalibrated_threshold(
         return float(np.mean(ndtr((clean - threshold) / sigma)))
 
     at_top, above_bottom = accepted(high), accepted(low)
-    if not at_top <= rate < above_bottom:
-        _refuse_unreachable(rate, at_top, above_bottom, score_range)
+    _check_reachable(rate, at_top, above_bottom, score_range)
     threshold = float(brentq(lambda t: accepted(t) - rate, low, high, xtol=1e-15, rtol=1e-15))
     return OperatingPoint(threshold, accepted(threshold), at_top, above_bottom)
 
@@ -173,8 +169,7 @@ def threshold_at_rate(
     nearest = int(np.argmin(np.abs(rates - rate)))
     found = float(rates[nearest])
     if abs(found - rate) > RATE_TOLERANCE * min(rate, 1 - rate):
-        if not at_top <= rate < above_bottom:
-            _refuse_unreachable(rate, at_top, above_bottom, score_range)
+        _check_reachable(rate, at_top, above_bottom, score_range)
         raise ParameterError(
             f"{scores.size} released scores cannot be accepted at a rate of {rate:g}: the nearest "
             f"rate of any threshold is {found:.6g}; ask for that, or supply more scores"
@@ -229,7 +224,7 @@ def expected_auc(
     InputRejected
         A set of scores is empty or holds values that are not finite.
     """
-    _check_sigma(sigma)
+    check_sigma(sigma)
     low, high = score_range.low, score_range.high
     positive = np.clip(checked_scores(genuine, "genuine"), low, high)
     negative = np.clip(checked_scores(impostor, "impostor"), low, high)
@@ -326,7 +321,8 @@ def _refuse_nan(values: FloatArray, name: str) -> None:
         raise ParameterError(f"{name} hold NaN, expected numbers")
 
 
-def _check_sigma(sigma: float) -> None:
+def check_sigma(sigma: float) -> None:
+    """Raise ParameterError unless 0 < σ < ∞."""
     if not (math.isfinite(sigma) and sigma > 0):
         raise ParameterError(f"sigma must be positive and finite, found {sigma!r}")
 
@@ -345,9 +341,11 @@ def _check_bound_arguments(sigma: float, lipschitz: float, resolution: float) ->
             raise ParameterError(f"{name} must be finite and at least 0, found {value!r}")
 
 
-def _refuse_unreachable(
+def _check_reachable(
     rate: float, at_top: float, above_bottom: float, score_range: ScoreRange
 ) -> None:
+    if at_top <= rate < above_bottom:
+        return
     end, share = (
         (score_range.high, at_top) if rate < at_top else (score_range.low, 1 - above_bottom)
     )

@@ -23,9 +23,8 @@ from scipy.special import ndtr
 
 from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.privacy.sensitivity import FULL_RANGE, ScoreRange
-from scoreshield.utility.metrics import checked_scores
-
-FloatArray = NDArray[np.float64]
+from scoreshield.utility.decision import check_sigma
+from scoreshield.utility.metrics import FloatArray, checked_scores
 
 # Noise beyond 9σ has probability 1e-19 and is left out.
 _REACH = 9.0
@@ -97,8 +96,7 @@ def expected_overlap(
     """
     clean = np.clip(checked_scores(scores, "clean"), score_range.low, score_range.high)
     _check_k(k, clean.size)
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise ParameterError(f"sigma must be positive and finite, found {sigma!r}")
+    check_sigma(sigma)
     best = _best(clean, k)
     inside, outside = clean[best], np.delete(clean, best)
     overlap = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.inmemory import release_scores
 from scoreshield.mechanisms.gaussian import calibrate_scores, noisy_block
-from scoreshield.prepared import PreparedGallery, fixed_queries, scores_mechanism
+from scoreshield.prepared import _PANEL, PreparedGallery, fixed_queries, scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 
 KEY = bytes(range(1, 33))
@@ -29,25 +30,23 @@ GALLERY = unit_rows(2500, 12, 0)
 QUERIES = unit_rows(5, 12, 1)
 
 
-@pytest.mark.parametrize("n", [1, 1000, 1024, 1025, 2500])
-@pytest.mark.parametrize("m", [1, 5, 1030])
+@pytest.mark.parametrize(
+    ("n", "m"),
+    [
+        *itertools.product([1, 1000, 1024, 1025, 2500], [1, 5, 1030]),
+        # Across the seam of two panels.
+        (_PANEL + 1500, 1),
+        (_PANEL + 1500, 2),
+    ],
+)
 def test_scores_are_the_bits_of_the_mechanism(n: int, m: int) -> None:
-    rows, queries = to_fixed(GALLERY[:n]), to_fixed(unit_rows(m, 12, 1))
+    gallery, queries = unit_rows(n, 12, 0), to_fixed(unit_rows(m, 12, 1))
     for score_range in (FULL_RANGE, ScoreRange(0.0, 0.5)):
         mechanism = scores_mechanism(n, queries, 8.0, DELTA, RECORD, score_range)
-        expected = noisy_block(mechanism, queries, rows, 0, 0, KEY, "r")
-        found = PreparedGallery(GALLERY[:n]).noisy_scores(mechanism, queries, KEY, "r")
+        expected = noisy_block(mechanism, queries, to_fixed(gallery), 0, 0, KEY, "r")
+        found = PreparedGallery(gallery).noisy_scores(mechanism, queries, KEY, "r")
         assert found.dtype == np.float32
         assert found.tobytes() == expected.tobytes()
-
-
-def test_scores_cross_panels_without_a_seam() -> None:
-    gallery = unit_rows(20_000, 3, 4)
-    queries = to_fixed(unit_rows(2, 3, 5))
-    mechanism = scores_mechanism(20_000, queries, 8.0, DELTA, RECORD, FULL_RANGE)
-    expected = noisy_block(mechanism, queries, to_fixed(gallery), 0, 0, KEY, "r")
-    found = PreparedGallery(gallery).noisy_scores(mechanism, queries, KEY, "r")
-    assert found.tobytes() == expected.tobytes()
 
 
 def test_released_scores_are_clipped_noisy_cosines() -> None:
@@ -92,16 +91,15 @@ def test_one_calibration_serves_every_single_query() -> None:
         own = calibrate_scores(2500, one, 8.0, DELTA)
         assert own.sigma <= common.sigma <= own.sigma * (1 + 1e-6)
         assert common.guarantee.sensitivity.value >= own.guarantee.sensitivity.value
-    for other in (
-        scores_mechanism(2501, to_fixed(QUERIES[:1]), 8.0, DELTA, RECORD, FULL_RANGE),
-        scores_mechanism(2500, to_fixed(QUERIES[:1]), 4.0, DELTA, RECORD, FULL_RANGE),
-        scores_mechanism(2500, to_fixed(QUERIES[:1]), 8.0, 1e-7, RECORD, FULL_RANGE),
-        scores_mechanism(
-            2500, to_fixed(QUERIES[:1]), 8.0, DELTA, Adjacency("shift", 0.1), FULL_RANGE
-        ),
-        scores_mechanism(2500, to_fixed(QUERIES[:1]), 8.0, DELTA, RECORD, ScoreRange(0, 1)),
+    for n, epsilon, delta, adjacency, score_range in (
+        (2501, 8.0, DELTA, RECORD, FULL_RANGE),
+        (2500, 4.0, DELTA, RECORD, FULL_RANGE),
+        (2500, 8.0, 1e-7, RECORD, FULL_RANGE),
+        (2500, 8.0, DELTA, Adjacency("shift", 0.1), FULL_RANGE),
+        (2500, 8.0, DELTA, RECORD, ScoreRange(0, 1)),
     ):
-        assert other != common
+        query = to_fixed(QUERIES[:1])
+        assert scores_mechanism(n, query, epsilon, delta, adjacency, score_range) != common
     joint = scores_mechanism(2500, to_fixed(QUERIES), 8.0, DELTA, RECORD, FULL_RANGE)
     assert joint == calibrate_scores(2500, to_fixed(QUERIES), 8.0, DELTA)
 

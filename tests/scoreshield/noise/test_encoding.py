@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,25 +15,25 @@ from scoreshield.noise.encoding import (
     COARSEST_STEP,
     FLOAT32,
     Encoding,
+    IntegerType,
     choose_encoding,
     integer_codes,
 )
 from scoreshield.projection import project
 
-Integers = Literal["int16", "int8"]
 sigmas = st.floats(1e-4, 1e6)
 types = st.sampled_from(["int16", "int8"])
 
 
 @given(sigma=sigmas, dtype=types)
-def test_codes_reach_eight_sigma_and_hardly_further(sigma: float, dtype: Integers) -> None:
+def test_codes_reach_eight_sigma_and_hardly_further(sigma: float, dtype: IntegerType) -> None:
     encoding = integer_codes(dtype, sigma)
     reach = Fraction(encoding.scale) * encoding.largest_code
     assert 1 + 8 * Fraction(sigma) <= reach <= (1 + 8 * Fraction(sigma)) * Fraction(129, 128)
 
 
 @given(sigma=sigmas, dtype=types)
-def test_a_code_is_read_back_exactly(sigma: float, dtype: Integers) -> None:
+def test_a_code_is_read_back_exactly(sigma: float, dtype: IntegerType) -> None:
     encoding = integer_codes(dtype, sigma)
     codes = np.arange(-encoding.largest_code, encoding.largest_code + 1).astype(dtype)[None]
     values = encoding.decode(codes)
@@ -45,7 +45,7 @@ def test_a_code_is_read_back_exactly(sigma: float, dtype: Integers) -> None:
 
 @given(sigma=sigmas, dtype=types, data=st.data())
 def test_a_value_moves_by_half_a_step_at_most(
-    sigma: float, dtype: Integers, data: st.DataObject
+    sigma: float, dtype: IntegerType, data: st.DataObject
 ) -> None:
     encoding = integer_codes(dtype, sigma)
     reach = 1 + 8 * sigma
@@ -58,7 +58,7 @@ def test_a_value_moves_by_half_a_step_at_most(
 
 @given(sigma=sigmas, dtype=types, seed=st.integers(0, 99), row=st.integers(0, 199))
 def test_a_code_depends_on_its_value_alone(
-    sigma: float, dtype: Integers, seed: int, row: int
+    sigma: float, dtype: IntegerType, seed: int, row: int
 ) -> None:
     encoding = integer_codes(dtype, sigma)
     values = (sigma * np.random.default_rng(seed).normal(size=(200, 3))).astype(np.float32)
@@ -69,7 +69,7 @@ def test_a_code_depends_on_its_value_alone(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_ties_go_to_even_and_what_is_far_out_is_held(dtype: Integers) -> None:
+def test_ties_go_to_even_and_what_is_far_out_is_held(dtype: IntegerType) -> None:
     encoding = Encoding(dtype, 0.25)
     most = encoding.largest_code
     values = np.array([[0.125, 0.375, -0.125, -0.375, 1e30, -1e30]], dtype=np.float32)
