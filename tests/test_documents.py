@@ -80,15 +80,30 @@ def test_the_readme_install_command_works_in_a_new_environment(clone: Path, tmp_
     assert (clone / "releases" / "digits" / "manifest.json").exists()
 
 
-def test_every_local_link_of_a_document_leads_somewhere() -> None:
-    for document in [
-        ROOT / "README.md",
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("benchmarks/*.md"),
-        *ROOT.glob("deploy/**/*.md"),
-    ]:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(
+        path
+        for folder in ("docs", "benchmarks", "deploy")
+        for path in ROOT.glob(f"{folder}/**/*.md")
+    ),
+]
+NAMED_FILE = re.compile(
+    r"(?<![\w/.-])((?:scoreshield|pipeline|tests|benchmarks|configs|deploy|docs)/\w[\w./-]*)((?:::\w+)*)"
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_document_names_and_links_to_is_there(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (document.parent / target).exists(), target
+    for name, parts in NAMED_FILE.findall(text):
+        named = ROOT / name.rstrip(".")
+        assert named.exists(), name
+        for part in filter(None, parts.split("::")):
+            assert f" {part}(" in named.read_text() or f" {part}:" in named.read_text(), part
 
 
 def test_what_is_written_from_the_code_is_up_to_date() -> None:
