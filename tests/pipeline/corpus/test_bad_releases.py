@@ -15,8 +15,10 @@ import pytest
 
 from pipeline.storage.layout import MANIFEST, RELEASE_STORE
 
+Damage = Callable[[Path], Any]
 
-def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+
+def edited(change: Callable[[dict[str, Any]], Any]) -> Damage:
     """Damage that changes the manifest's content and keeps its form."""
 
     def damage(release: Path) -> None:
@@ -27,17 +29,23 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     return damage
 
 
-def written(content: str | bytes) -> Callable[[Path], None]:
+def written(content: str | bytes) -> Damage:
     """Damage that puts other bytes in the manifest's place."""
     data = content if isinstance(content, bytes) else content.encode()
-    return lambda release: void((release / MANIFEST).write_bytes(data))
+    return lambda release: (release / MANIFEST).write_bytes(data)
 
 
-def void(_: object) -> None:
-    """What a damage returns."""
+def respelt(old: str, new: str) -> Damage:
+    """Damage that changes the manifest's text in one place."""
+
+    def damage(release: Path) -> None:
+        text = (release / MANIFEST).read_text()
+        (release / MANIFEST).write_text(text.replace(old, new, 1))
+
+    return damage
 
 
-def replaced_by(make: Callable[[Path], Any]) -> Callable[[Path], None]:
+def replaced_by(make: Callable[[Path], Any]) -> Damage:
     """Damage that puts something else than a file in the manifest's place."""
 
     def damage(release: Path) -> None:
@@ -47,9 +55,9 @@ def replaced_by(make: Callable[[Path], Any]) -> Callable[[Path], None]:
     return damage
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Damage, str]] = {
     "empty": (written(""), "the manifest is not JSON from line 1 on; it was cut short or edited"),
-    "cut": (lambda r: void(os.truncate(r / MANIFEST, 900)), "the manifest is not JSON from line"),
+    "cut": (lambda r: os.truncate(r / MANIFEST, 900), "the manifest is not JSON from line"),
     "binary": (written(bytes(range(256))), "the manifest is not JSON"),
     "list": (written("[]"), "the manifest is a list in JSON, expected an object with fields"),
     "number": (written("5"), "the manifest is a single value in JSON"),
@@ -60,16 +68,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no-fields": (written('{"schema_version": 1}'), "release_id: is missing"),
     "huge-file": (written(b" " * (16 * 2**20 + 1)), "expected at most 16777216"),
     "spaces": (
-        lambda r: void((r / MANIFEST).write_text((r / MANIFEST).read_text() + " ")),
+        lambda r: (r / MANIFEST).write_text((r / MANIFEST).read_text() + " "),
         "not in the form in which it was written; it was edited",
     ),
     "unknown-field": (edited(lambda m: m.update(extra=1)), "extra: unknown field"),
     "field-twice": (
-        lambda r: void(
-            (r / MANIFEST).write_text(
-                (r / MANIFEST).read_text().replace("{", '{"schema_version": 1,', 1)
-            )
-        ),
+        respelt("{", '{"schema_version": 1,'),
         "not in the form in which it was written",
     ),
     "field-missing": (edited(lambda m: m.pop("privacy")), "privacy: is missing"),
@@ -90,11 +94,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "privacy.epsilon: expected a value greater than 0, found -1.0",
     ),
     "infinite-sigma": (
-        lambda r: void(
-            (r / MANIFEST).write_text(
-                (r / MANIFEST).read_text().replace('"sigma": ', '"sigma": 1e999, "was": ', 1)
-            )
-        ),
+        respelt('"sigma": ', '"sigma": 1e999, "was": '),
         "mechanism.sigma: expected ",
     ),
     "list-for-privacy": (
@@ -129,18 +129,21 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "folder": (replaced_by(lambda path: path.mkdir()), "found no regular file"),
     "pipe": (replaced_by(os.mkfifo), "found no regular file"),
     "link": (replaced_by(lambda path: path.symlink_to("/etc/hostname")), "found no regular file"),
-    "gone": (replaced_by(void), "manifest.json can't be read (No such file or directory)"),
+    "gone": (
+        lambda r: (r / MANIFEST).unlink(),
+        "manifest.json can't be read (No such file or directory)",
+    ),
     "no-store": (
-        lambda r: void((r / RELEASE_STORE).rename(r.parent / "elsewhere")),
+        lambda r: (r / RELEASE_STORE).rename(r.parent / "elsewhere"),
         "release.zarr",
     ),
-    "foreign-file": (lambda r: void((r / "note.txt").write_text("x")), "note.txt does not belong"),
+    "foreign-file": (lambda r: (r / "note.txt").write_text("x"), "note.txt does not belong"),
     "no-array": (
-        lambda r: void((r / RELEASE_STORE / "factor").rename(r.parent / "elsewhere")),
+        lambda r: (r / RELEASE_STORE / "factor").rename(r.parent / "elsewhere"),
         "factor",
     ),
     "cut-metadata": (
-        lambda r: void((r / RELEASE_STORE / "zarr.json").write_text("{")),
+        lambda r: (r / RELEASE_STORE / "zarr.json").write_text("{"),
         "zarr.json",
     ),
 }

@@ -46,9 +46,15 @@ def configure(folder: Path, gallery: str = "faces.npy", extra: str = "") -> Conf
     return load_config(path)
 
 
-def test_a_source_is_ingested_once(tmp_path: Path) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """That of 20 records in ``faces.npy``."""
     write(tmp_path / "faces.npy")
-    config, told = configure(tmp_path), Told()
+    return configure(tmp_path)
+
+
+def test_a_source_is_ingested_once(tmp_path: Path, config: Config) -> None:
+    told = Told()
     assert known_gallery(config) is None
     assert source_shape(config) == (20, 4)
     gallery = prepare_gallery(config, told)
@@ -59,9 +65,9 @@ def test_a_source_is_ingested_once(tmp_path: Path) -> None:
     assert gallery.path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_changed_source_is_ingested_again_under_the_same_lineage(tmp_path: Path) -> None:
-    write(tmp_path / "faces.npy", 1)
-    config = configure(tmp_path)
+def test_a_changed_source_is_ingested_again_under_the_same_lineage(
+    tmp_path: Path, config: Config
+) -> None:
     before = prepare_gallery(config, Told())
     digest = content_digest(before)
     write(tmp_path / "faces.npy", 2)
@@ -72,9 +78,7 @@ def test_a_changed_source_is_ingested_again_under_the_same_lineage(tmp_path: Pat
 
 
 @pytest.mark.parametrize("change", ["time", "size"])
-def test_time_or_size_tells_a_changed_source(tmp_path: Path, change: str) -> None:
-    write(tmp_path / "faces.npy")
-    config = configure(tmp_path)
+def test_time_or_size_tells_a_changed_source(tmp_path: Path, config: Config, change: str) -> None:
     prepare_gallery(config, Told())
     status = os.stat(tmp_path / "faces.npy")
     if change == "time":
@@ -85,15 +89,14 @@ def test_time_or_size_tells_a_changed_source(tmp_path: Path, change: str) -> Non
     assert known_gallery(config) is None
 
 
-def test_how_zero_rows_are_read_is_part_of_the_source(tmp_path: Path) -> None:
-    write(tmp_path / "faces.npy")
-    prepare_gallery(configure(tmp_path), Told())
+def test_how_zero_rows_are_read_is_part_of_the_source(tmp_path: Path, config: Config) -> None:
+    prepare_gallery(config, Told())
     assert known_gallery(configure(tmp_path, extra="zero_rows: substitute\n")) is None
 
 
-def test_a_copy_that_is_gone_or_was_never_finished_is_made_again(tmp_path: Path) -> None:
-    write(tmp_path / "faces.npy")
-    config = configure(tmp_path)
+def test_a_copy_that_is_gone_or_was_never_finished_is_made_again(
+    tmp_path: Path, config: Config
+) -> None:
     gallery = prepare_gallery(config, Told())
     (gallery.path.parent / "source.json").write_text("{")
     assert prepare_gallery(config, Told()) == gallery
@@ -188,9 +191,7 @@ def test_several_at_once_make_one_copy(tmp_path: Path) -> None:
     assert read_rows(found[0].path, 0, 3000).shape == (3000, 4)
 
 
-def test_a_damaged_note_of_the_source_is_no_note(tmp_path: Path) -> None:
-    write(tmp_path / "faces.npy")
-    config = configure(tmp_path)
+def test_a_damaged_note_of_the_source_is_no_note(tmp_path: Path, config: Config) -> None:
     note = prepare_gallery(config, Told()).path.parent / "source.json"
     assert "faces" not in json.dumps(json.loads(note.read_text()))
     note.write_bytes(b"\xff\xfe")
