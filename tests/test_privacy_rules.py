@@ -53,15 +53,29 @@ PRODUCT = [
 KEY = bytes(range(32))
 
 
-def code_names(file: Path) -> Iterator[str]:
-    """Every dotted name in a module's code; comments and docstrings are not among them."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute | ast.Name):
-            yield ast.unparse(node)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """A module's code; neither comments nor docstrings are names or numbers in it."""
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+@cache
+def code_names(file: Path) -> frozenset[str]:
+    """Every dotted name in a module's code."""
+    spelt = (node for node in nodes_of(file) if isinstance(node, ast.Attribute | ast.Name))
+    return imported_names(file).union(ast.unparse(node) for node in spelt)
+
+
+@cache
+def imported_names(file: Path) -> frozenset[str]:
+    """Every dotted name that a module imports anywhere, also inside functions."""
+    found: set[str] = set()
+    for node in nodes_of(file):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
 
 
 def loaded_by(*modules: str) -> set[str]:
@@ -75,17 +89,12 @@ def loaded_by(*modules: str) -> set[str]:
 
 @cache
 def imports_in_source(module: str) -> set[str]:
-    """Modules of this project that a module names in imports anywhere, also inside functions."""
+    """Modules of this project that a module names in its imports."""
     path = ROOT / Path(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if is_own_module(name)}
+    names = imported_names(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+    return {
+        found for name in names for found in (name, name.rpartition(".")[0]) if is_own_module(found)
+    }
 
 
 def is_own_module(name: str) -> bool:
@@ -132,7 +141,7 @@ class TestAnalyticCalibration:
 def code_constants(file: Path) -> set[str]:
     return {
         repr(node.value)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, ast.Constant) and isinstance(node.value, float)
     }
 
@@ -487,7 +496,7 @@ class TestACleanBlockNeverLeavesItsTask:
         both = [
             file.relative_to(ROOT / "pipeline").as_posix()
             for file in (ROOT / "pipeline").rglob("*.py")
-            if "pipeline.perturb.keyfile.read_committed_key" in (names := set(code_names(file)))
+            if "pipeline.perturb.keyfile.read_committed_key" in (names := code_names(file))
             and rows & names
         ]
         assert both == ["perturb/tasks.py"]

@@ -90,7 +90,12 @@ def start_command(folder: Path, *arguments: str, **options: Any) -> subprocess.P
     )
 
 
-def end_of(process: subprocess.Popen[str]) -> Ended:
+def end_of(process: subprocess.Popen[str], seconds: float = 120.0) -> Ended:
     """Wait for a command that was started."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=seconds)
     return Ended(process.returncode, out, err)
+
+
+def run_process(folder: Path, *arguments: str, **options: Any) -> Ended:
+    """Run a command in a process of its own to its end."""
+    return end_of(start_command(folder, *arguments, **options))

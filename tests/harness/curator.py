@@ -34,7 +34,7 @@ from pipeline.storage import blocks
 from scoreshield.inmemory import perturb_gram
 from scoreshield.mechanisms.gaussian import noisy_block
 from tests.harness.cluster import THREADS
-from tests.harness.command import Ended, end_of, run_command, start_command
+from tests.harness.command import Ended, run_command, run_process, start_command
 from tests.harness.interruptions import InterruptAt, Interrupted, KeyWatch
 
 N, D, SIDE = 300, 16, 64
@@ -143,7 +143,7 @@ class Curator:
 
     def process(self, *arguments: str, **options: Any) -> Ended:
         """Run a command in a process of its own to its end."""
-        return end_of(self.start(*arguments, **options))
+        return run_process(self.root, *arguments, **options)
 
     def _workers(self) -> AbstractContextManager[None]:
         return nullcontext() if self.processes else THREADS.instead_of_processes()

@@ -1,14 +1,28 @@
-"""Small releases for the tests of those who read them."""
+"""A cluster, and small releases for the tests of those who read them."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from distributed import Client
 
+from pipeline.cluster import open_cluster
+from pipeline.config.cluster import Cluster
+from tests.harness.cluster import THREADS
 from tests.harness.small_release import Made, make
+
+
+@pytest.fixture(scope="module")
+def threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The cluster of two worker threads that tests without faults share."""
+    with (
+        THREADS.instead_of_processes(),
+        open_cluster(Cluster(), tmp_path_factory.mktemp("scratch")) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -107,19 +107,21 @@ def test_codes_of_any_side_are_those_of_the_matrix_in_memory(
     np.testing.assert_array_equal(perturb_gram(rows, mechanism, key, "gram-a", encoding), rounded)
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def client(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Client]:
-    scratch = tmp_path_factory.mktemp("scratch")
-    with open_cluster(Cluster(workers=request.param), scratch) as connected:
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with open_cluster(Cluster(workers=1), tmp_path_factory.mktemp("scratch")) as connected:
         yield connected
 
 
+@pytest.mark.parametrize("workers", ["threads", "process"])
 def test_any_number_of_workers_makes_the_same_bits(
-    jobs: Jobs, expected: NDArray[np.float32], mechanism: Mechanism, client: Client
+    jobs: Jobs,
+    expected: NDArray[np.float32],
+    mechanism: Mechanism,
+    workers: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    workers = len(client.nthreads())
+    client = request.getfixturevalue(workers)
     encoding = choose_encoding(mechanism.sigma)
     for side, stored in ((256, FLOAT32), (1000, FLOAT32), (1000, encoding)):
         job = jobs(side, f"workers-{workers}-{side}-{stored.dtype}", stored)

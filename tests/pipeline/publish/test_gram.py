@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from pipeline.cluster.window import run_one, run_tasks
 from pipeline.errors import ConfigurationError, IntegrityFailure
@@ -32,17 +32,6 @@ from pipeline.storage import arrays
 from pipeline.storage.arrays import array_digest
 from scoreshield.manifest.schema import from_json
 from tests.harness.small_release import noisy_matrix, unsigned_manifest, write_arrays, write_noisy
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
 
 
 @pytest.fixture
@@ -134,23 +123,23 @@ def test_publishing_twice_writes_the_same_bits(
 
 
 def test_a_cluster_writes_the_same_bits(
-    client: Client, tmp_path: Path, releases: Callable[..., Any]
+    threads: Client, tmp_path: Path, releases: Callable[..., Any]
 ) -> None:
     made = releases()
     triangle = made.job.triangle
     project = ProjectJob(made.job.noisy, triangle, 0.3, "nearest", 1e-7, 500, None, tmp_path / "p")
-    summary = run_one(client, "project", project_task, project)
+    summary = run_one(threads, "project", project_task, project)
     job = PublishJob(tmp_path / "gram-test", triangle, ("factor", "gram"), project.target, None)
     prepare_release(job)
-    panels = run_tasks(client, "publish-factor", publish_panel, job, range(triangle.per_side))
+    panels = run_tasks(threads, "publish-factor", publish_panel, job, range(triangle.per_side))
     assert sorted(panels) == list(range(triangle.per_side))
-    blocks = run_tasks(client, "publish-gram", publish_block, job, range(triangle.count))
+    blocks = run_tasks(threads, "publish-gram", publish_block, job, range(triangle.count))
     assert sorted(blocks) == list(range(triangle.count))
     manifest = unsigned_manifest(job.directory, summary.post_processing)
     finish(job.directory, sign(manifest, load_or_create_signing_key(tmp_path)))
     assert manifest.arrays == made.manifest.arrays
     assert verify_release(job.directory).ok
-    steps = [event for _, event in client.get_events(PROGRESS_TOPIC)]
+    steps = [event for _, event in threads.get_events(PROGRESS_TOPIC)]
     assert [step["number"] for step in steps] == [
         step.number for step in summary.post_processing.history
     ]
