@@ -16,7 +16,6 @@ from pipeline.ingest.public_ids import Parts
 from pipeline.ingest.source import ArrayEntry, Choice, Source, choose_key, reading
 from scoreshield.errors import InputRejected
 
-SUFFIXES = (".h5ad",)
 GROUPS = {"obs", "obsm"}
 """What the root of every AnnData store holds."""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.ingest import anndata, hdf5, parquet, vecs, words
 from pipeline.ingest.anndata import h5ad_ids, open_h5ad
 from pipeline.ingest.hdf5 import hdf5_ids, open_hdf5
 from pipeline.ingest.npy import open_npy
@@ -16,7 +15,7 @@ from pipeline.ingest.parquet import open_parquet, parquet_ids
 from pipeline.ingest.public_ids import Parts
 from pipeline.ingest.safetensors import open_safetensors
 from pipeline.ingest.source import Source, check_records, reading
-from pipeline.ingest.vecs import open_vecs
+from pipeline.ingest.vecs import TYPES, open_vecs
 from pipeline.ingest.words import open_words, word_ids
 from pipeline.ingest.zarr_array import is_zarr, open_zarr, zarr_ids
 from scoreshield.errors import InputRejected
@@ -42,34 +41,25 @@ class Format:
     ids: Callable[[Path, str], Parts] | None = None
 
 
-def _file_with(*suffixes: str) -> Callable[[Path], bool]:
+def _file(*suffixes: str) -> Callable[[Path], bool]:
+    """Recognises files by how their names end."""
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
 FORMATS = (
-    Format("npy", "a NumPy .npy file", _file_with(".npy"), open_npy),
-    Format("npz", "a NumPy .npz file", _file_with(".npz"), open_npz, npz_ids),
+    Format("npy", "a NumPy .npy file", _file(".npy"), open_npy),
+    Format("npz", "a NumPy .npz file", _file(".npz"), open_npz, npz_ids),
     Format("zarr", "a Zarr v2 or v3 directory (array or group)", is_zarr, open_zarr, zarr_ids),
-    Format("zarr-zip", "a zipped Zarr (.zarr.zip)", _file_with(".zip"), open_zarr, zarr_ids),
+    Format("zarr-zip", "a zipped Zarr (.zarr.zip)", _file(".zip"), open_zarr, zarr_ids),
     Format(
-        "parquet",
-        "a Parquet file (.parquet)",
-        _file_with(*parquet.SUFFIXES),
-        open_parquet,
-        parquet_ids,
+        "parquet", "a Parquet file (.parquet)", _file(".parquet", ".pq"), open_parquet, parquet_ids
     ),
-    Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file_with(*hdf5.SUFFIXES), open_hdf5, hdf5_ids),
+    Format("hdf5", "an HDF5 file (.h5, .hdf5)", _file(".h5", ".hdf5", ".hdf"), open_hdf5, hdf5_ids),
+    Format("anndata", "an AnnData file (.h5ad)", _file(".h5ad"), open_h5ad, h5ad_ids),
+    Format("safetensors", "a .safetensors file", _file(".safetensors"), open_safetensors),
+    Format("vecs", "a file of .fvecs, .bvecs or .ivecs", _file(*TYPES), open_vecs),
     Format(
-        "anndata", "an AnnData file (.h5ad)", _file_with(*anndata.SUFFIXES), open_h5ad, h5ad_ids
-    ),
-    Format("safetensors", "a .safetensors file", _file_with(".safetensors"), open_safetensors),
-    Format("vecs", "a file of .fvecs, .bvecs or .ivecs", _file_with(*vecs.TYPES), open_vecs),
-    Format(
-        "words",
-        "a text of word vectors (.vec, .txt)",
-        _file_with(*words.SUFFIXES),
-        open_words,
-        word_ids,
+        "words", "a text of word vectors (.vec, .txt)", _file(".vec", ".txt"), open_words, word_ids
     ),
 )
 

@@ -22,8 +22,6 @@ from pipeline.ingest.public_ids import Parts, check_ids_array, sliced
 from pipeline.ingest.source import ArrayEntry, Choice, Source, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
-SUFFIXES = (".h5", ".hdf5", ".hdf")
-
 
 @dataclass(frozen=True)
 class Hdf5Place:

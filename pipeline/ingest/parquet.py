@@ -21,7 +21,6 @@ from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import ArrayEntry, Source, check_matrix, choose_key, reading
 from scoreshield.errors import InputRejected
 
-SUFFIXES = (".parquet", ".pq")
 _BUFFER_BYTES = 2**20
 _BATCH_BYTES = 2**19
 _FIRST_ROWS = 1024

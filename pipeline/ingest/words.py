@@ -21,7 +21,6 @@ from pipeline.ingest.rows import FaultyRows
 from pipeline.ingest.source import Source, check_matrix, reading, refuse_key
 from scoreshield.errors import InputRejected
 
-SUFFIXES = (".vec", ".txt")
 _LONGEST_LINE = 2**20
 _COUNTED_BYTES = 2**20
 
