@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.storage.claim import claim, own_token, read_claim
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.object_store import DEADLINE
 from pipeline.storage.place import place_of, resolved
@@ -112,22 +111,6 @@ class TestObjects:
         assert (bucket / "one").read_bytes() == str(won[0]).encode()
         # The same content again is an answer that was lost and asked for anew.
         (bucket / "one").create(str(won[0]).encode())
-
-    def test_a_claim_is_known_again_by_its_holder_alone(
-        self, bucket: ObjectPath, tmp_path: Path
-    ) -> None:
-        token = own_token(tmp_path / "token")
-        assert own_token(tmp_path / "token") == token
-        assert claim(bucket / "claim", token, release="a")
-        assert claim(bucket / "claim", token, release="b")
-        assert not claim(bucket / "claim", "another", release="a")
-        assert read_claim(bucket / "claim")["release"] == "a"
-        assert read_claim(bucket / "nothing") == {}
-
-    @pytest.mark.parametrize("content", [b"{", b"[]", b"[" * 10**5, b"\xff"])
-    def test_a_claim_that_makes_no_sense_is_nobodys(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "claim").write_bytes(content)
-        assert not claim(tmp_path / "claim", "token", release="a")
 
 
 class TestErrors:

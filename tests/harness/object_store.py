@@ -1,4 +1,4 @@
-"""A real object store on loopback: SeaweedFS, which checks signatures and keeps objects on disk."""
+"""A real object store on loopback, SeaweedFS, and a proxy in which its requests meet faults."""
 
 from __future__ import annotations
 
@@ -9,31 +9,20 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import pytest
-import yaml
 
-from pipeline.config.model import Config
-from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, RunFailed
-from pipeline.progress import Tee
-from pipeline.reader.open import NotPrivateWarning
-from pipeline.run.outcome import Outcome
-from pipeline.run.release import release
 from pipeline.storage.layout import RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.object_store import DEADLINE
-from pipeline.storage.place import Place
+from pipeline.storage.place import Place, stored_files
 
 WRITER = ("writerkey", "writersecret")
 READER = ("readerkey", "readersecret")
@@ -159,26 +148,6 @@ def _wait_until_ready(server: Server, filer: str, folder: Path) -> None:
             time.sleep(0.1)
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One object store for all tests."""
-    pytest.importorskip("obstore")
-    running = start_server(tmp_path_factory.mktemp("object-store"))
-    yield running
-    running.process.kill()
-    running.process.wait()
-
-
-@pytest.fixture
-def bucket(
-    server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> ObjectPath:
-    """A prefix of this test's own, with the environment that reaches it."""
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    return ObjectPath.parse(f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}")
-
-
 HANG_UP = 0
 
 
@@ -259,117 +228,7 @@ class Proxy(ThreadingHTTPServer):
         return found
 
 
-@pytest.fixture
-def proxy(server: Server, bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy that this test's client is sent through."""
-    running = Proxy(server)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-    yield running
-    running.shutdown()
-    running.server_close()
-    thread.join()
-
-
-N, D, SIDE, SEED = 150, 16, 64, 7
-"""Six blocks, the last ones with an edge."""
-
-
-class Interrupted(Exception):
-    """Ends a run in this process at a chosen moment."""
-
-
-class InterruptAt(Tee):
-    """A reporter that raises once ``done`` units of ``stage`` are finished."""
-
-    def __init__(self, stage: str, done: int) -> None:
-        super().__init__()
-        self._wanted, self._done, self._stage = stage, done, ""
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        self._stage = stage
-
-    def advance(self, done: int, **figures: Any) -> None:
-        if self._stage == self._wanted and done == self._done:
-            raise Interrupted
-
-
-@dataclass(frozen=True)
-class Curator:
-    """A folder with a source and configurations of it, each in a folder of its own."""
-
-    root: Path
-
-    @property
-    def source(self) -> Path:
-        """Vectors around a common mean: one component stands out of any moderate noise."""
-        path = self.root / "source.npy"
-        rows = np.random.default_rng(1).normal(size=(N, D)) + 1.5
-        np.save(path, rows.astype(np.float32))
-        return path
-
-    def load(self, folder: str = "curator", **changes: Any) -> Config:
-        """A configuration; places may be URLs."""
-        settings = {
-            "gallery": str(self.source),
-            "release": "gram",
-            "privacy": {"epsilon": 50.0, "delta": 1e-6, "adjacency": "record"},
-            "projection": {"method": "shrink"},
-            "block_side": SIDE,
-            "ledger": {
-                "url": "sqlite:///ledger.db",
-                "epsilon": 75.0,
-                "delta": 1e-6,
-                "create": True,
-            },
-            "cluster": {"workers": 1, "memory_limit": "1GiB"},
-            **{
-                name: str(value) if isinstance(value, ObjectPath) else value
-                for name, value in changes.items()
-            },
-        }
-        path = self.root / folder / "release.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml.safe_dump(settings))
-        return load_config(path)
-
-    @staticmethod
-    def release(config: Config) -> Outcome:
-        """Release in this process, on worker processes of its own."""
-        return release(config, Tee())
-
-    @staticmethod
-    def interrupt(config: Config, stage: str, done: int) -> None:
-        """Leave a run unfinished."""
-        with pytest.raises(Interrupted):
-            release(config, InterruptAt(stage, done))
-
-    @staticmethod
-    def repeatable(config: Config) -> Outcome:
-        """Release in test mode: the same bits each time, and on any storage."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotPrivateWarning)
-            return release(config, Tee(), unsafe_seed=SEED)
-
-    @staticmethod
-    def contents(release: Place) -> dict[str, bytes]:
-        """Every chunk of a release."""
-        store = release / RELEASE_STORE
-        if isinstance(store, ObjectPath):
-            return {name: (store / name).read_bytes() for name in store.files() if "/c/" in name}
-        files = (file for file in store.rglob("*") if file.is_file() and "/c/" in str(file))
-        return {str(file.relative_to(store)): file.read_bytes() for file in files}
-
-
-@pytest.fixture
-def curator(tmp_path: Path) -> Curator:
-    """A curator's folder."""
-    return Curator(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What every repeatable release should come out as: one on a file system."""
-    made = Curator(tmp_path_factory.mktemp("reference"))
-    return made.repeatable(made.load())
+def contents(release: Place) -> dict[str, bytes]:
+    """Every chunk of a release, wherever it lies."""
+    store = release / RELEASE_STORE
+    return {name: (store / name).read_bytes() for name in stored_files(store) if "/c/" in name}
