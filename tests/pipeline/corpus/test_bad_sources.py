@@ -96,7 +96,13 @@ raw("npy-wrong-magic", "bad.npy", b"PK\x03\x04" + bytes(99), "Save the array wit
 raw("npy-version", "bad.npy", b"\x93NUMPY\x09\x00" + bytes(99), "found .npy format version 9.0")
 raw("npy-cut-header", "bad.npy", npy_bytes(ROWS)[:60], "ends inside its header")
 raw("npy-cut", "bad.npy", npy_bytes(ROWS)[:-9], "The file was cut short; copy it again")
-raw("npy-longer", "bad.npy", npy_bytes(ROWS) + b"x", "save one array a file")
+raw(
+    "npy-longer",
+    "bad.npy",
+    npy_bytes(ROWS) * 2,
+    "found 640 bytes, expected 320 for shape (6, 4) of float64. Something follows the array, for "
+    "instance a second array; save one array a file",
+)
 raw(
     "npy-huge-claim",
     "bad.npy",
@@ -198,7 +204,7 @@ def zipped(folder: Path, members: dict[str, bytes]) -> Path:
 case("zip-escaping")(lambda folder: zipped(folder, {"../../harmed": b"x"}))
 case("zip-absolute")(lambda folder: zipped(folder, {"/tmp/harmed": b"x"}))
 case("zip-empty")(lambda folder: zipped(folder, {}))
-case("zip-no-zarr")(lambda folder: zipped(folder, {"readme.txt": b"x"}))
+case("zip-no-zarr", "without Zarr metadata")(lambda folder: zipped(folder, {"readme.txt": b"x"}))
 raw("zip-no-zip", "bad.zarr.zip", b"not a zip at all", "could not be read")
 # fvecs
 VECS = b"".join(struct.pack("<i4f", 4, *row) for row in ROWS)
@@ -229,8 +235,11 @@ raw("words-huge-claim", "bad.vec", b"9" * 18 + b" 2\na 1 2\n")
 raw("words-huge-number", "bad.vec", b"9" * 5000 + b" 2\na 1 2\n", "could not be read")
 raw("words-long-line", "bad.vec", b"x" * (2**20 + 2), "found a line of more than 1048576 bytes")
 # What no format knows
-raw("unknown-suffix", "bad.docx", b"x", "found a file ending in '.docx', expected one of")
-raw("no-suffix", "bad", b"x", "found a file ending in '', expected one of")
+UNKNOWN = (
+    "found a file ending in '{}', expected one of: a NumPy .npy file, a NumPy .npz file, a Zarr"
+)
+raw("unknown-suffix", "bad.docx", b"x", UNKNOWN.format(".docx"))
+raw("no-suffix", "bad", b"x", UNKNOWN.format(""))
 case("missing", "does not exist, expected a NumPy .npy file")(lambda folder: folder / "bad.npy")
 
 
@@ -266,8 +275,9 @@ for suffix, library in (
     ("h5ad", "h5py"),
     ("safetensors", "safetensors"),
 ):
-    raw(f"{suffix}-empty", f"bad.{suffix}", b"", library=library)
-    raw(f"{suffix}-text", f"bad.{suffix}", b"not what its name says" * 9, library=library)
+    raw(f"{suffix}-empty", f"bad.{suffix}", b"", "could not be read", library)
+    content = b"not what its name says" * 9
+    raw(f"{suffix}-text", f"bad.{suffix}", content, "could not be read", library)
 
 
 def table(folder: Path, column: Any) -> Path:
@@ -285,7 +295,7 @@ case("parquet-words", "", "pyarrow")(lambda folder: table(folder, ["a", "b"]))
 case("parquet-no-rows", "", "pyarrow")(lambda folder: table(folder, [[1.0, 2.0]][:0]))
 
 
-@case("parquet-cut", "", "pyarrow")
+@case("parquet-cut", "could not be read", "pyarrow")
 def _(folder: Path) -> Path:
     path = table(folder, [[1.0, 2.0], [3.0, 4.0]])
     path.write_bytes(path.read_bytes()[:-20])
@@ -338,7 +348,8 @@ case("safetensors-overlap", "", "safetensors")(
 raw(
     "safetensors-huge-header",
     "bad.safetensors",
-    struct.pack("<Q", 2**60),
+    struct.pack("<Q", 2**60) + b"{}",
+    "could not be read",
     library="safetensors",
 )
 case("safetensors-no-json", "", "safetensors")(lambda f: tensors(f, b"{" * 64))

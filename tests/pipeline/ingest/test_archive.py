@@ -40,14 +40,6 @@ def test_zarr_as_zarr_itself_zips_it(tmp_path, holds):
     holds(tmp_path / "a.zip", VALUES)
 
 
-def test_a_zip_of_something_else(tmp_path, refused):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("a.csv", "1,2")
-    assert "without Zarr metadata" in refused(tmp_path / "a.zip")
-    (tmp_path / "b.zip").write_bytes(b"hello")
-    assert "could not be read" in refused(tmp_path / "b.zip")
-
-
 def link(name: str) -> zipfile.ZipInfo:
     member = zipfile.ZipInfo(name)
     member.external_attr = (stat.S_IFLNK | 0o777) << 16

@@ -54,13 +54,6 @@ def test_ragged_rows_are_objects(tmp_path, refused):
     assert "Python objects" in refused(tmp_path / "a.h5")
 
 
-def test_no_dataset(tmp_path, refused):
-    h5py.File(tmp_path / "a.h5", "w").close()
-    assert "holds no array" in refused(tmp_path / "a.h5")
-    (tmp_path / "b.h5").write_bytes(b"hello")
-    assert "could not be read" in refused(tmp_path / "b.h5")
-
-
 def test_what_lies_in_other_files_is_never_read(tmp_path, refused):
     """A source could otherwise name any file that the operator can read."""
     with h5py.File(tmp_path / "secret.h5", "w") as file:

@@ -109,15 +109,6 @@ def test_columns_that_hold_no_matrix(tmp_path, refused, column, found):
     assert found in refused(written(tmp_path / "a.parquet", {"e": column}))
 
 
-def test_a_damaged_file(tmp_path, refused):
-    source = written(tmp_path / "a.parquet", {"e": fixed(VALUES)})
-    content = source.read_bytes()
-    source.write_bytes(content[:-100])
-    assert "could not be read" in refused(source)
-    source.write_bytes(b"hello")
-    assert "could not be read" in refused(source)
-
-
 def test_a_missing_library_says_how_to_install_it(tmp_path, monkeypatch):
     source = written(tmp_path / "a.parquet", {"e": fixed(VALUES)})
 
