@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scoreshield.printable import printable
+
+Listener = Callable[[str, int, int], None]
+"""Called with what is being checked, how much of it is done, and how much there is."""
 
 _SHOWN_FAULTS = 5
 
@@ -37,10 +40,6 @@ class Check:
         if not faults:
             return cls(name, True, fine, 0)
         return cls(name, False, f"{len(faults)} fault(s): {listed(faults)}", len(faults))
-
-    def to_json(self) -> dict[str, str | bool]:
-        """For a machine."""
-        return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
 def faults_of(checks: Sequence[Check]) -> tuple[Check, ...]:

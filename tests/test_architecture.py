@@ -56,7 +56,6 @@ NOT_YET = {
         "scoreshield.projection.blockwise.nearest",
         "scoreshield.projection.blockwise.shrink",
         "scoreshield.projection.dense.aap",
-        "pipeline.reader.verify",
     ),
 }
 """Modules still to be put right."""

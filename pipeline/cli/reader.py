@@ -68,8 +68,8 @@ def show(release: Any) -> Result:
 
     Example: scoreshield show releases/gram-0123456789ab
     """
+    from pipeline.reader.description import render_markdown
     from pipeline.reader.open import open_release
-    from pipeline.reader.show import render_markdown
     from scoreshield.manifest.schema import to_json
 
     _check_is_release(release)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from pipeline.check import listed
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.publish.signing import check_signature
 from pipeline.storage import ids
@@ -26,7 +27,6 @@ from scoreshield.manifest.schema import ArrayRecord, Manifest, from_json, to_jso
 from scoreshield.printable import printable
 from scoreshield.regimes.registry import REGIMES
 
-_SHOWN_FAULTS = 5
 _MOST_CHUNKS = 2**24
 """More than any plan makes: 10,000 tasks, each of which writes 1,024 chunks at most."""
 
@@ -73,7 +73,7 @@ def verify_manifest(folder: Place, expected_public_key: str) -> Manifest:
     check_signature(manifest, expected_public_key)
     faults = number_faults(manifest)
     if faults:
-        raise IntegrityFailure(f"{folder / MANIFEST}: {_listed(faults)}")
+        raise IntegrityFailure(f"{folder / MANIFEST}: {listed(faults)}")
     check_store(folder, manifest)
     return manifest
 
@@ -83,19 +83,19 @@ def check_store(folder: Place, manifest: Manifest) -> None:
 
     Chunks are not looked at.
     """
-    check_directory(folder)
+    check_nothing_else(folder)
     check_attributes(folder, manifest)
     check_layout(manifest)
     store = folder / RELEASE_STORE
     files = [METADATA, *(f"{name}/{METADATA}" for name in manifest.arrays)]
     faults = plain_file_faults(store, files, unread=[f"{name}/c" for name in manifest.arrays])
     if faults:
-        raise IntegrityFailure(f"{store}: {_listed(faults)}")
+        raise IntegrityFailure(f"{store}: {listed(faults)}")
     for name, record in manifest.arrays.items():
         check_metadata(store, name, record)
 
 
-def check_directory(folder: Place) -> None:
+def check_nothing_else(folder: Place) -> None:
     """Raise IntegrityFailure unless a release directory holds its manifest, its store, no more."""
     faults = [
         f"{fault}: a temporary file of an interrupted write, which may be removed"
@@ -105,7 +105,7 @@ def check_directory(folder: Place) -> None:
     ]
     if faults:
         raise IntegrityFailure(
-            f"{folder}: {_listed(faults)}; expected {MANIFEST} and {RELEASE_STORE}, nothing else"
+            f"{folder}: {listed(faults)}; expected {MANIFEST} and {RELEASE_STORE}, nothing else"
         )
 
 
@@ -204,7 +204,7 @@ def _compare_metadata(path: Place, expected: dict[str, Any]) -> None:
     if _canonical(found) != _canonical(expected):
         different = [printable(name) for name in sorted(_differences(expected, found))]
         raise IntegrityFailure(
-            f"{path}: differs from what publication writes in {_listed(different) or 'its form'}"
+            f"{path}: differs from what publication writes in {listed(different) or 'its form'}"
         )
 
 
@@ -220,10 +220,6 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
-
-
-def _listed(faults: list[str]) -> str:
-    return "; ".join(faults[:_SHOWN_FAULTS]) + ("; ..." if len(faults) > _SHOWN_FAULTS else "")
 
 
 def _canonical(value: Any) -> str:

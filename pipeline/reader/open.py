@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigurationError
 from pipeline.publish.signing import check_signature
+from pipeline.reader.lazy_matrix import Matrix, open_matrix
 from pipeline.reader.manifest_file import check_store, read_manifest
-from pipeline.reader.matrices import Matrix, open_matrix
 from pipeline.storage import arrays, ids
 from pipeline.storage.layout import IDS, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath

@@ -27,8 +27,8 @@ from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.ingest import open_source
 from pipeline.publish.signing import check_signature, load_or_create_signing_key, sign
+from pipeline.reader.description import render_markdown
 from pipeline.reader.manifest_file import check_layout
-from pipeline.reader.show import render_markdown
 from scoreshield.errors import InputRejected
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import from_json, to_json

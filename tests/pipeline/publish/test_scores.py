@@ -16,9 +16,9 @@ from pipeline.plan.geometry import Rectangle
 from pipeline.publish.gram import describe_arrays, finish
 from pipeline.publish.scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.publish.signing import load_or_create_signing_key, sign
+from pipeline.reader.description import render_markdown
 from pipeline.reader.manifest_file import check_layout
 from pipeline.reader.open import open_release
-from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import VerificationReport, verify_release
 from pipeline.storage import blocks
 from scoreshield.arithmetic.fixedpoint import to_fixed

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.reader import open as reading
+from pipeline.reader.description import render_markdown
 from pipeline.reader.open import open_release
-from pipeline.reader.show import render_markdown
 from scoreshield.errors import ParameterError
 from scoreshield.manifest.schema import from_json, to_json
 

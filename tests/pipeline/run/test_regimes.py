@@ -11,8 +11,8 @@ from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.preview import preview
 from pipeline.reader import matrices
+from pipeline.reader.description import render_markdown
 from pipeline.reader.open import open_release
-from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
 from pipeline.run.regimes import REGIMES
 from scoreshield.regimes import registry

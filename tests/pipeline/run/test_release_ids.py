@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure, ParameterError
+from pipeline.reader.description import render_markdown
 from pipeline.reader.open import open_release
-from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
 from tests.harness.curator import Curator, N, embeddings
 

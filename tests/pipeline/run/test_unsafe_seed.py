@@ -13,8 +13,8 @@ import yaml
 import zarr
 
 from pipeline.errors import ConfigurationError, IntegrityFailure
+from pipeline.reader.description import render_markdown
 from pipeline.reader.open import NotPrivateWarning, open_release
-from pipeline.reader.show import render_markdown
 from pipeline.reader.verify import verify_release
 from pipeline.run.outcome import Outcome
 from tests.harness.curator import Curator, Finished

@@ -46,10 +46,10 @@ class Matrix(Protocol):
 
 
 @dataclass(frozen=True)
-class DenseGram:
-    """A Gram matrix that was published as such."""
+class _Gram:
+    """Similarities of the n records, in chunks as high as those of the stored array."""
 
-    gram: Any
+    stored: Any
     name: str = "gram"
     dimensions: tuple[str, str] = ("record", "other_record")
     reflexive: bool = True
@@ -57,46 +57,32 @@ class DenseGram:
     @property
     def shape(self) -> tuple[int, int]:
         """(n, n)."""
-        n = int(self.gram.shape[0])
+        n = int(self.stored.shape[0])
         return n, n
 
     @property
     def chunks(self) -> tuple[int, int]:
         """Of the stored array."""
-        side = int(self.gram.chunks[0])
+        side = int(self.stored.chunks[0])
         return side, side
+
+
+class DenseGram(_Gram):
+    """A Gram matrix that was published as such."""
 
     def block(self, rows: slice, columns: slice) -> NDArray[np.float32]:
         """Similarities (k, l) as published."""
-        return arrays.read(self.gram, (rows, columns))
+        return arrays.read(self.stored, (rows, columns))
 
 
-@dataclass(frozen=True)
-class FactorGram:
+class FactorGram(_Gram):
     """A Gram matrix of which the factor alone was published."""
-
-    factor: Any
-    name: str = "gram"
-    dimensions: tuple[str, str] = ("record", "other_record")
-    reflexive: bool = True
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, n)."""
-        n = int(self.factor.shape[0])
-        return n, n
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """As many rows and columns as the factor has in a chunk."""
-        side = int(self.factor.chunks[0])
-        return side, side
 
     def block(self, rows: slice, columns: slice) -> NDArray[np.float32]:
         """Similarities (k, l), equal to those of the dense matrix up to 2^-24."""
-        whole = slice(0, self.factor.shape[1])
+        whole = slice(0, self.stored.shape[1])
         block = gram_block(
-            arrays.read(self.factor, (rows, whole)), arrays.read(self.factor, (columns, whole))
+            arrays.read(self.stored, (rows, whole)), arrays.read(self.stored, (columns, whole))
         )
         shared = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
         block[shared - rows.start, shared - columns.start] = 1.0
