@@ -6,13 +6,13 @@ stop a curator's machine.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import struct
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def fuzzed(examples: int) -> Callable[[Any], Any]:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def quick() -> Iterator[None]:
     """The body may not take long, in this process alone."""
     started = time.process_time()
@@ -56,7 +56,7 @@ def quick() -> Iterator[None]:
     assert time.process_time() - started < _SECONDS
 
 
-@contextmanager
+@contextlib.contextmanager
 def bounded() -> Iterator[None]:
     """The body may take neither long nor much memory."""
     tracemalloc.start()
@@ -163,20 +163,67 @@ def test_a_manifest_with_other_bytes_is_read_or_refused(data: st.DataObject) -> 
         read_in_full(data.draw(spliced(to_json(MANIFEST).encode())))
 
 
-@fuzzed(60)
-@given(content=changes(CONTENT))
-def test_whoever_signs_a_changed_manifest_must_still_tell_the_truth(
+@st.composite
+def retold(draw: st.DrawFn, parts: tuple[str, ...], kinds: tuple[type, ...]) -> Any:
+    """The manifest's content with one claim replaced by another of its kind."""
+    changed = copy.deepcopy(CONTENT)
+    *path, last = draw(st.sampled_from([claim for claim in claims(kinds) if claim[0] in parts]))
+    inner = changed
+    for key in path:
+        inner = inner[key]
+    value = inner[last]
+    match value:
+        case bool():
+            inner[last] = not value
+        case int():
+            inner[last] = value + draw(st.integers(1, 3))
+        case float():
+            inner[last] = value * draw(st.sampled_from([0.5, 0.999, 1.001, 2.0]))
+        case str():
+            inner[last] = value + draw(st.sampled_from("0a "))
+    return changed
+
+
+def claims(kinds: tuple[type, ...]) -> Iterator[tuple[Any, ...]]:
+    """Places of the manifest that hold one value of these kinds."""
+    for place in places(CONTENT):
+        value = CONTENT
+        for key in place:
+            value = value[key]
+        if isinstance(value, kinds):
+            yield place
+
+
+@fuzzed(150)
+@given(content=retold(tuple(CONTENT), (bool, int, float, str)))
+def test_a_signature_gives_away_every_change(
     tmp_path_factory: pytest.TempPathFactory, content: Any
 ) -> None:
-    """Readable, and another than the true one: then signature or numbers give it away."""
+    """Readable, and another than the true one: nobody but its curator can have signed it."""
+    folder = tmp_path_factory.getbasetemp()
+    for name in ("curator", "stranger"):
+        (folder / name).mkdir(exist_ok=True)
+    genuine = sign(MANIFEST, load_or_create_signing_key(folder / "curator"))
     try:
         manifest = from_json(json.dumps(content))
     except InputRejected:
         return
-    key = load_or_create_signing_key(tmp_path_factory.getbasetemp())
-    signed = sign(manifest, key)
-    assert check_signature(signed)
-    assert from_json(to_json(signed)) == signed
+    kept = manifest.model_copy(update={"signature": genuine.signature})
+    with pytest.raises(IntegrityFailure):
+        check_signature(kept)
+    forged = sign(manifest, load_or_create_signing_key(folder / "stranger"))
+    assert from_json(to_json(forged)) == forged
+    assert check_signature(forged)
+    with pytest.raises(IntegrityFailure):
+        check_signature(forged, check_signature(genuine))
+
+
+@fuzzed(150)
+@given(content=retold(("forecast", "mechanism", "privacy", "private"), (bool, int, float)))
+def test_whoever_signs_a_changed_number_contradicts_himself(content: Any) -> None:
+    assert number_faults(MANIFEST) == []
+    with contextlib.suppress(InputRejected):
+        assert number_faults(from_json(json.dumps(content)))
 
 
 # Configurations
