@@ -45,7 +45,7 @@ from pipeline.plan.release import ReleasePlan
 from pipeline.storage.blocks import create_store
 from pipeline.storage.durable import make_private
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import FLOAT32, Encoding
 
 EPSILON, DELTA = 8.0, 1e-6

@@ -35,7 +35,7 @@ from pipeline.gallery.store import Gallery, describe, open_group, panels
 from pipeline.ingest.ratings import RatingsOptions, ingest_ratings
 from pipeline.plan.gram import GramPlan, plan_release
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 
 EPSILON, DELTA, DENSE_FEATURES = 8.0, 1e-6, 128
 TARGET = 1.5

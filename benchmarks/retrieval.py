@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.noise.sampler import KEY_BYTES
-from scoreshield.prepared import PreparedGallery, scores_mechanism
+from scoreshield.prepared import PreparedGallery
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
 from scoreshield.utility.metrics import (
     chance_mean_reciprocal_rank,

@@ -53,7 +53,7 @@ from pipeline.storage.blocks import create_store
 from pipeline.storage.durable import make_private
 from pipeline.storage.layout import EMBEDDINGS
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.prepared import scores_mechanism
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
 
 _ROWS = 8192

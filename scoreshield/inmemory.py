@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram, noisy_block
+from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.mechanisms.released import gram_block, released_factor, with_unit_diagonal
+from scoreshield.mechanisms.scores import fixed_queries, scores_mechanism
 from scoreshield.noise.encoding import FLOAT32, Encoding
 from scoreshield.noise.sampler import KEY_BYTES, TILE
-from scoreshield.prepared import PreparedGallery, fixed_queries, fixed_rows, scores_mechanism
+from scoreshield.prepared import PreparedGallery, fixed_rows
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, AdjacencyKind, ScoreRange
 from scoreshield.projection import project
 

@@ -36,7 +36,9 @@ from pipeline.storage.blocks import Receipt
 from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.inmemory import perturb_gram, release_gram
 from scoreshield.manifest.schema import Manifest
-from scoreshield.mechanisms.gaussian import calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.mechanisms.gaussian import noisy_block
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 from scoreshield.noise import sampler as noise
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange

@@ -21,7 +21,7 @@ from pipeline.ingest import Source, open_matrix
 from pipeline.storage.durable import write_atomically
 from pipeline.storage.layout import QUERIES
 from scoreshield.errors import InputRejected
-from scoreshield.prepared import fixed_queries
+from scoreshield.mechanisms.scores import fixed_queries
 
 _PANEL_ROWS = 4096
 _LARGEST_BYTES = 2**33

@@ -24,7 +24,8 @@ from pipeline.project.solver_reporter import SolverReporter
 from pipeline.publish.gram import PublishJob, prepare_release, publish_block, publish_panel
 from pipeline.run.run import Run, RunRegime, Task
 from scoreshield.manifest.schema import PostProcessing
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 
 
 def no_queries(config: Config, features: Callable[[], int]) -> None:

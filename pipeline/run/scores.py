@@ -22,7 +22,7 @@ from pipeline.run.run import Run, RunRegime, Task
 from scoreshield.errors import InputRejected
 from scoreshield.manifest.build import describe_clipped_scores
 from scoreshield.manifest.schema import PostProcessing
-from scoreshield.prepared import scores_mechanism
+from scoreshield.mechanisms.scores import scores_mechanism
 
 
 def read_queries(config: Config, features: Callable[[], int]) -> Queries:

@@ -26,7 +26,9 @@ from scipy.special import ndtr, ndtri
 from scoreshield.arithmetic.fixedpoint import exact_products, substitute_row, to_fixed, to_integers
 from scoreshield.audit.audit import KeySource, fresh_key
 from scoreshield.errors import ParameterError
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 
 _WORD_BYTES = 8
 _PRODUCT_SCALE = 2.0**-48

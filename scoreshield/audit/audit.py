@@ -29,12 +29,8 @@ from scoreshield.audit.bound import detectable_sigma, mu_lower_bound, releases_n
 from scoreshield.audit.pair import AUDIT_FEATURES, Pair, worst_pair
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import ParameterError
-from scoreshield.mechanisms.gaussian import (
-    Mechanism,
-    calibrate_gram,
-    noisy_block,
-    sufficient_epsilon,
-)
+from scoreshield.mechanisms.gaussian import Mechanism, noisy_block, sufficient_epsilon
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.sampler import KEY_BYTES
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 

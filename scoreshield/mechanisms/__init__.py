@@ -1,1 +1,1 @@
-"""The mechanism: calibrated settings, noisy blocks, and the arrays that are released."""
+"""The mechanism: exact values with noise, its settings for each regime, and what is released."""

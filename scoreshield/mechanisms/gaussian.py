@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.arithmetic.fixedpoint import FRACTION_BITS, check_fixed
+from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.arithmetic.products import FixedRows, products_of
 from scoreshield.arithmetic.sparse import LARGEST_SPARSE_DIMENSION
 from scoreshield.errors import ParameterError
@@ -25,8 +25,6 @@ from scoreshield.privacy.sensitivity import (
     Adjacency,
     ScoreRange,
     Sensitivity,
-    gram_sensitivity,
-    scores_sensitivity,
 )
 
 _PRODUCT_BITS = 2 * FRACTION_BITS
@@ -79,66 +77,6 @@ class Mechanism:
     def ratio(self) -> float:
         """σ/g, exact because g is a power of two."""
         return math.ldexp(self.sigma, -self.grid_exponent)
-
-
-def calibrate_gram(
-    n: int,
-    d: int,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency | None = None,
-    score_range: ScoreRange = FULL_RANGE,
-) -> Mechanism:
-    """Settings that release the Gram matrix of n unit rows of d numbers under (ε, δ)-DP.
-
-    Raises
-    ------
-    ParameterError
-        n < 2, d out of range, or privacy parameters that cannot be certified.
-    """
-    if n < 2:
-        raise ParameterError(f"a Gram matrix needs at least 2 records, found {n}")
-    _check_dimension(d)
-
-    def sensitivity(adjacency: Adjacency, grid: float) -> Sensitivity:
-        return gram_sensitivity(n, d, adjacency, score_range, grid)
-
-    return calibrated_mechanism(
-        "gram", n, d, None, epsilon, delta, adjacency, score_range, sensitivity
-    )
-
-
-def calibrate_scores(
-    n: int,
-    queries: NDArray[np.float32],
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency | None = None,
-    score_range: ScoreRange = FULL_RANGE,
-) -> Mechanism:
-    """Settings that release the scores of fixed-point queries (m, d) against n records, jointly.
-
-    Raises
-    ------
-    ParameterError
-        n or m < 1, d out of range, or privacy parameters that cannot be certified.
-    InputRejected
-        The queries are not fixed-point rows of norm at most one, on which Δ rests.
-    """
-    m, d = queries.shape
-    if n < 1 or m < 1:
-        raise ParameterError(
-            f"scores need at least one query and one record, found {m} queries and {n} records"
-        )
-    _check_dimension(d)
-    check_fixed(queries)
-
-    def sensitivity(adjacency: Adjacency, grid: float) -> Sensitivity:
-        return scores_sensitivity(queries, adjacency, score_range, grid)
-
-    return calibrated_mechanism(
-        "scores", n, d, m, epsilon, delta, adjacency, score_range, sensitivity
-    )
 
 
 def noisy_block(
@@ -320,6 +258,7 @@ def _check_above_diagonal(shape: tuple[int, ...], row: int, column: int) -> None
         )
 
 
-def _check_dimension(d: int) -> None:
+def check_dimension(d: int) -> None:
+    """Raise ParameterError for a number of features that no gallery has."""
     if not 1 <= d <= LARGEST_SPARSE_DIMENSION:
         raise ParameterError(f"records have 1 to {LARGEST_SPARSE_DIMENSION} features, found {d}")

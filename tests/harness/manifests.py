@@ -22,7 +22,8 @@ from scoreshield.manifest.schema import (
     PostProcessing,
     to_json,
 )
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import FLOAT32
 from scoreshield.privacy.accounting import spend_of
 from scoreshield.projection import project

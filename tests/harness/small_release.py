@@ -22,7 +22,7 @@ from pipeline.publish.signing import load_or_create_signing_key, sign
 from pipeline.storage import blocks
 from scoreshield.manifest.build import build_manifest
 from scoreshield.manifest.schema import Manifest, NoisyRecord, PostProcessing
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import FLOAT32, Encoding
 
 N, SIDE, SIGMA = 50, 16, 0.3

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.inmemory import release_scores
-from scoreshield.mechanisms.gaussian import calibrate_scores, noisy_block
-from scoreshield.prepared import _PANEL, PreparedGallery, fixed_queries, scores_mechanism
+from scoreshield.mechanisms.gaussian import noisy_block
+from scoreshield.mechanisms.scores import calibrate_scores, fixed_queries, scores_mechanism
+from scoreshield.prepared import _PANEL, PreparedGallery
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 
 KEY = bytes(range(1, 33))

@@ -20,7 +20,7 @@ from pipeline.perturb.tasks import PerturbJob, perturb_block
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.memory import SparsePanels
 from pipeline.storage import blocks
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 
 N, USERS = 1500, 400
 """Two noise tiles a side, with an edge."""

@@ -21,7 +21,8 @@ from pipeline.perturb.keyfile import (
     read_committed_key,
     read_key,
 )
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 
 DIGEST = bytes(range(32))

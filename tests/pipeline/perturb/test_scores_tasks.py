@@ -24,7 +24,7 @@ from pipeline.storage.blocks import matches
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.inmemory import PreparedGallery
 from scoreshield.mechanisms.gaussian import Mechanism, noisy_block
-from scoreshield.prepared import scores_mechanism
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
 
 M, N, D = 1030, 2100, 12

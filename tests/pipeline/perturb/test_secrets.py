@@ -22,7 +22,8 @@ from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.perturb.keyfile import bound_message, check_binding, read_key, store_key
 from pipeline.perturb.secret import derive_key, read_secret, unsafe_key
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import ScoreRange
 
 SECRET = bytes(range(100, 132)).hex().encode()

@@ -28,7 +28,8 @@ from pipeline.project.dense import assemble
 from pipeline.storage import blocks
 from pipeline.storage.blocks import matches
 from scoreshield.inmemory import perturb_gram
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import FLOAT32, Encoding, choose_encoding
 
 N, D = 1100, 12

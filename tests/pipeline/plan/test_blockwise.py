@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigurationError
 from pipeline.plan.gram import GramPlan, plan_release
 from pipeline.plan.release import USABLE_SHARE, cache_bytes, check_fits
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.projection import METHODS
 from scoreshield.projection.registry import LARGEST_DENSE
 

@@ -25,7 +25,7 @@ from pipeline.plan.gram import automatic_block_side, plan_release
 from pipeline.plan.release import MIB, MOST_TASKS, USABLE_SHARE, ReleasePlan, check_fits
 from pipeline.quantities import show_bytes
 from pipeline.storage import blocks
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.noise.sampler import TILE
 from scoreshield.projection import METHODS

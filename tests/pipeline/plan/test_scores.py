@@ -27,8 +27,8 @@ from pipeline.plan.scores import ScoresPlan, automatic_columns, chunk_rows, plan
 from pipeline.publish.scores import PublishScoresJob, prepare_scores, publish_scores
 from pipeline.storage import blocks
 from scoreshield.arithmetic.fixedpoint import to_fixed
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.noise.sampler import TILE
-from scoreshield.prepared import scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency
 
 

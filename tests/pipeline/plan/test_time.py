@@ -11,7 +11,7 @@ from pipeline.plan.gram import GramPlan, plan_release
 from pipeline.plan.rates import Machines, Rates
 from pipeline.plan.release import forecast_time
 from pipeline.plan.time import bytes_read_from_storage, uneven
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 
 ENDLESS = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 1e30))
 COSTS = {"task_seconds", "round_seconds", "round_task_seconds", "start_seconds"}

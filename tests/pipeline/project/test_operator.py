@@ -24,7 +24,7 @@ from pipeline.project.operator import (
     multiply_share,
 )
 from pipeline.project.panel_store import ClusterPanels
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 from scoreshield.projection.blockwise.box_correction import BoxCorrection
 from tests.harness.small_release import write_noisy

@@ -25,7 +25,7 @@ from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import ParameterError
 from scoreshield.manifest.build import build_manifest, describe_clipped_scores
 from scoreshield.manifest.schema import Manifest, from_json
-from scoreshield.prepared import scores_mechanism
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange
 
 M, N, D = 7, 50, 4

@@ -24,7 +24,7 @@ from pipeline.plan.geometry import Triangle
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
 from pipeline.storage import blocks
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.noise.encoding import choose_encoding
 
 KINDS = ("flipped", "truncated", "missing", "swapped", "extra")

@@ -25,7 +25,7 @@ from pipeline.reader.verify import verify_release
 from pipeline.storage import arrays
 from scoreshield.manifest.build import build_manifest
 from scoreshield.manifest.schema import from_json, to_json
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 
 BOTH, GRAM, FACTOR = ("factor", "gram"), ("gram",), ("factor",)
 STORE = "release.zarr"

@@ -18,7 +18,7 @@ from pipeline.gallery.store import Gallery
 from pipeline.ingest import ingest
 from pipeline.ledger import Budget, Ledger, OverspendRefused
 from pipeline.run.budget import ConfiguredLedger, request_for
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import Adjacency
 
 MECHANISM = calibrate_gram(20, 4, 1.0, 1e-6)

@@ -19,7 +19,9 @@ from scoreshield.arithmetic.sparse import (
     to_fixed_sparse,
 )
 from scoreshield.errors import InputRejected
-from scoreshield.mechanisms.gaussian import calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.mechanisms.gaussian import noisy_block
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 from scoreshield.privacy.sensitivity import ScoreRange
 
 KEY = bytes(range(32))

@@ -21,7 +21,8 @@ from scoreshield.audit.attacks import (
     regression,
 )
 from scoreshield.errors import ParameterError
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from tests.harness.gaussian import counted_key
 

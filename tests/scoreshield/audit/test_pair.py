@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scoreshield.arithmetic.fixedpoint import check_fixed
 from scoreshield.audit.audit import AUDIT_RECORDS, plan_audit
 from scoreshield.audit.pair import worst_pair
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 
 DELTA = 1e-6

@@ -18,7 +18,9 @@ from scoreshield.manifest.build import (
     manifest_in_memory,
 )
 from scoreshield.manifest.schema import canonical_bytes, from_json, to_json
-from scoreshield.mechanisms.gaussian import calibrate_gram, calibrate_scores, noisy_block
+from scoreshield.mechanisms.gaussian import noisy_block
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 from scoreshield.noise.sampler import KEY_BYTES
 from scoreshield.privacy.accounting import total_epsilon
 from scoreshield.privacy.sensitivity import ScoreRange

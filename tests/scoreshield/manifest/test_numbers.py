@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.manifest.numbers import number_faults
 from scoreshield.manifest.schema import Manifest, NoisyRecord, from_json
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import scores_mechanism
 from scoreshield.noise.encoding import choose_encoding
-from scoreshield.prepared import scores_mechanism
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from tests.harness.manifests import edited, manifest_of
 

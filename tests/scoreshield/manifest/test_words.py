@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scoreshield.mechanisms.gaussian import calibrate_gram
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.sensitivity import Adjacency
 from tests.harness.manifests import manifest_of
 

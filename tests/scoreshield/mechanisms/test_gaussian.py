@@ -15,14 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from scoreshield.arithmetic.fixedpoint import exact_products, to_fixed, to_integers
 from scoreshield.errors import InputRejected, ParameterError
-from scoreshield.mechanisms.gaussian import (
-    Guarantee,
-    Mechanism,
-    calibrate_gram,
-    calibrate_scores,
-    noisy_block,
-    sufficient_epsilon,
-)
+from scoreshield.mechanisms.gaussian import Guarantee, Mechanism, noisy_block, sufficient_epsilon
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 from scoreshield.noise import sampler as noise
 from scoreshield.privacy.calibration import exact_delta_holds, smallest_epsilon
 from scoreshield.privacy.sensitivity import Adjacency, ScoreRange

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.errors import ParameterError
 from scoreshield.inmemory import perturb_gram
-from scoreshield.mechanisms.gaussian import Mechanism, calibrate_gram
+from scoreshield.mechanisms.gaussian import Mechanism
+from scoreshield.mechanisms.gram import calibrate_gram
 from scoreshield.privacy.calibration import noise_multiplier
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from scoreshield.projection import project

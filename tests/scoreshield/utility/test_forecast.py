@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
-from scoreshield.mechanisms.gaussian import calibrate_gram, calibrate_scores
+from scoreshield.mechanisms.gram import calibrate_gram
+from scoreshield.mechanisms.scores import calibrate_scores
 from scoreshield.privacy.calibration import compose
 from scoreshield.privacy.sensitivity import FULL_RANGE, Adjacency, ScoreRange
 from scoreshield.utility.forecast import clipped_errors, forecast_gram, forecast_scores
