@@ -226,8 +226,8 @@ def _describe_forecast(mechanism: Mechanism) -> Forecast | None:
 
 
 def _spent(mu_squared: Fraction, delta: float) -> Spent:
-    epsilon = total_epsilon(mu_squared, delta) if mu_squared else 0.0
-    return Spent(mu_squared=f"{mu_squared.numerator}/{mu_squared.denominator}", epsilon=epsilon)
+    shown = f"{mu_squared.numerator}/{mu_squared.denominator}"
+    return Spent(mu_squared=shown, epsilon=total_epsilon(mu_squared, delta))
 
 
 def _plain(value: Any) -> Plain:

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from scoreshield.arithmetic.fixedpoint import FRACTION_BITS
 from scoreshield.errors import ParameterError
-from scoreshield.manifest.schema import Composition, Manifest, Spent
+from scoreshield.manifest.schema import Manifest
 from scoreshield.manifest.words import privacy_statement, privacy_unit
 from scoreshield.mechanisms.gaussian import Guarantee, Mechanism
 from scoreshield.noise.encoding import FLOAT32, integer_codes
@@ -175,15 +175,11 @@ def _composition_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[st
             f"composition.spent_after is mu^2 = {float(after)!r}, expected spent_before and this "
             f"release together, {float(before + spend)!r}"
         )
-    yield from _spent_faults("spent_before", composition.spent_before, composition)
-    yield from _spent_faults("spent_after", composition.spent_after, composition)
-
-
-def _spent_faults(name: str, spent: Spent, composition: Composition) -> Iterator[str]:
-    mu_squared = Fraction(spent.mu_squared)
-    epsilon = total_epsilon(mu_squared, composition.budget_delta) if mu_squared else 0.0
-    if not _close(spent.epsilon, epsilon, _CLOSE_EPSILON):
-        yield f"composition.{name}.epsilon is {spent.epsilon!r}, its mu^2 gives {epsilon!r}"
+    for name in ("spent_before", "spent_after"):
+        spent = getattr(composition, name)
+        epsilon = total_epsilon(Fraction(spent.mu_squared), composition.budget_delta)
+        if not _close(spent.epsilon, epsilon, _CLOSE_EPSILON):
+            yield f"composition.{name}.epsilon is {spent.epsilon!r}, its mu^2 gives {epsilon!r}"
 
 
 def _word_faults(manifest: Manifest, mechanism: Mechanism) -> Iterator[str]:
