@@ -30,7 +30,7 @@ from pipeline.storage.layout import (
     RELEASE_STORE,
 )
 from pipeline.storage.object_path import ObjectPath
-from pipeline.storage.place import Place
+from pipeline.storage.place import Place, stored_files
 from scoreshield.manifest.schema import ArrayRecord, Manifest, to_json
 from scoreshield.mechanisms.released import gram_block, with_unit_diagonal
 
@@ -271,7 +271,7 @@ def _check_complete(store: Place, manifest: Manifest) -> None:
             *arrays.chunk_files(arrays.open_for_reading(store, name)),
         )
     }
-    different = sorted(expected ^ arrays.stored_files(store))
+    different = sorted(expected ^ stored_files(store).keys())
     if different:
         raise IntegrityFailure(
             f"{store}: {len(different)} files are missing or don't belong there, the first is "

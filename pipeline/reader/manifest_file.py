@@ -10,13 +10,14 @@ beside a genuine signature for signed.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 from pipeline.check import listed
 from pipeline.errors import IntegrityFailure, in_words
 from pipeline.publish.signing import check_signature
 from pipeline.storage import ids
-from pipeline.storage.arrays import array_metadata, chunk_count
+from pipeline.storage.arrays import array_metadata, chunk_counts
 from pipeline.storage.layout import IDS, MANIFEST, MANIFEST_ATTRIBUTE, METADATA, RELEASE_STORE
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place
@@ -185,7 +186,7 @@ def _check_chunks(name: str, record: ArrayRecord) -> None:
             f"array '{name}' of shape {record.shape} has chunks of shape {record.chunks}, which do "
             "not fit it"
         )
-    count = chunk_count(record.shape, record.chunks)
+    count = math.prod(chunk_counts(record.shape, record.chunks))
     if count > _MOST_CHUNKS:
         raise IntegrityFailure(
             f"array '{name}' of shape {record.shape} is cut into {count} chunks of shape "

@@ -19,7 +19,6 @@ import zarr
 from numpy.typing import NDArray
 
 from pipeline.errors import IntegrityFailure, in_words
-from pipeline.storage import place as places
 from pipeline.storage.layout import METADATA
 from pipeline.storage.object_path import ObjectPath
 from pipeline.storage.place import Place, zarr_store
@@ -115,11 +114,7 @@ def read_ids(array: Any, rows: slice) -> NDArray[np.uint8]:
     IntegrityFailure
         A chunk fails its checksum or is cut short.
     """
-    try:
-        return np.ascontiguousarray(array[rows, :], dtype=np.uint8)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        shown = f"{array.name}[{rows.start}:{rows.stop}]"
-        raise IntegrityFailure(f"{shown} can't be read: {in_words(error)}") from error
+    return _part(array, (rows, slice(None)), f"{rows.start}:{rows.stop}", np.uint8)
 
 
 def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
@@ -131,15 +126,19 @@ def read(array: Any, region: tuple[slice, ...]) -> FloatPanel:
         A chunk fails its checksum, is cut short or missing, or holds values that are not finite.
     """
     shown = ", ".join(f"{part.start}:{part.stop}" for part in region)
-    try:
-        values = np.ascontiguousarray(array[region], dtype=np.float32)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityFailure(f"{array.name}[{shown}] can't be read: {in_words(error)}") from error
+    values = _part(array, region, shown, np.float32)
     if not np.isfinite(values).all():
         raise IntegrityFailure(
             f"{array.name}[{shown}] is missing or holds values that are not finite"
         )
     return values
+
+
+def _part(array: Any, region: tuple[slice, ...], shown: str, dtype: Any) -> NDArray[Any]:
+    try:
+        return np.ascontiguousarray(array[region], dtype=dtype)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityFailure(f"{array.name}[{shown}] can't be read: {in_words(error)}") from error
 
 
 class CheckedArray(zarr.Array[Any]):
@@ -184,24 +183,20 @@ def array_digest(array: Any) -> str:
     return digest.hexdigest()
 
 
-def chunk_count(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
-    """Number of chunks of an array; the chunk side of an axis of length zero does not matter."""
-    return math.prod(
+def chunk_counts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
+    """Number of chunks along each axis; none along an axis of length zero, whatever their side.
+
+    Such an axis has the factor of a matrix without recoverable signal.
+    """
+    return tuple(
         -(-size // chunk) if size else 0 for size, chunk in zip(shape, chunks, strict=True)
     )
 
 
 def chunk_files(array: Any) -> list[str]:
     """Names of the chunk files that a complete array has, relative to the array's folder."""
-    # An axis of length zero has no chunks: the factor of a matrix without recoverable signal.
-    counts = (
-        -(-size // chunk) if size else 0
-        for size, chunk in zip(array.shape, array.chunks, strict=True)
-    )
-    return [
-        "/".join(("c", *map(str, position)))
-        for position in itertools.product(*(range(count) for count in counts))
-    ]
+    positions = itertools.product(*map(range, chunk_counts(array.shape, array.chunks)))
+    return ["/".join(("c", *map(str, position))) for position in positions]
 
 
 def chunk_bytes(array: Any) -> int:
@@ -217,11 +212,6 @@ def array_names(path: Place) -> list[str]:
 def put_attributes(path: Place, attributes: dict[str, Any]) -> None:
     """Give the group at ``path`` these attributes and no others."""
     zarr.open_group(zarr_store(path, read_only=False), mode="r+").attrs.put(attributes)
-
-
-def stored_files(path: Place) -> set[str]:
-    """All files of a store, relative to it."""
-    return set(places.stored_files(path))
 
 
 def sweep_partial_files(path: Place) -> None:

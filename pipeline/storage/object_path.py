@@ -107,11 +107,8 @@ class ObjectPath:
 
     def size(self) -> int | None:
         """Bytes of the object; None where there is none."""
-        import obstore
-
         try:
-            with errors_for_people(str(self)):
-                return int(obstore.head(self._store, self.key)["size"])
+            return int(self._head()["size"])
         except FileNotFoundError:
             return None
 
@@ -123,10 +120,7 @@ class ObjectPath:
         FileNotFoundError
             There is none.
         """
-        import obstore
-
-        with errors_for_people(str(self)):
-            found = obstore.head(self._store, self.key)
+        found = self._head()
         return str(found["e_tag"]), int(found["size"]), found["last_modified"].timestamp()
 
     def read_bytes(self) -> bytes:
@@ -198,6 +192,12 @@ class ObjectPath:
         """The Zarr store at this prefix."""
         # A store of its own: in one of the whole bucket Zarr would make a group of every parent.
         return ZarrObjects(client(str(self)), read_only=read_only, url=str(self))
+
+    def _head(self) -> Any:
+        import obstore
+
+        with errors_for_people(str(self)):
+            return obstore.head(self._store, self.key)
 
     def _listed(self) -> Iterator[tuple[str, int]]:
         import obstore

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import zarr.storage
@@ -21,8 +21,6 @@ from pipeline.storage.object_errors import errors_for_people, first_line
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-Item = TypeVar("Item")
 
 DEADLINE = "SCORESHIELD_STORE_DEADLINE"
 """Environment variable: seconds until a request that keeps failing is given up."""
@@ -119,55 +117,43 @@ def _plain_http_allowed() -> bool:
     )
 
 
+def _explained(name: str) -> Any:
+    """A request of Zarr's own store for one object, with errors for people."""
+    request = getattr(zarr.storage.ObjectStore, name)
+
+    async def explained(self: ZarrObjects, key: str, *arguments: Any, **named: Any) -> Any:
+        with errors_for_people(f"{self.url}/{key}"):
+            return await request(self, key, *arguments, **named)
+
+    return explained
+
+
+def _explained_listing(name: str) -> Any:
+    """A listing of Zarr's own store, with errors for people."""
+    listing = getattr(zarr.storage.ObjectStore, name)
+
+    async def explained(self: ZarrObjects, *prefix: str) -> AsyncGenerator[str, None]:
+        with errors_for_people("/".join((self.url, *prefix))):
+            async for item in listing(self, *prefix):
+                yield item
+
+    return explained
+
+
 class ZarrObjects(zarr.storage.ObjectStore[Any]):
     """Zarr's own store on obstore, whose errors are those of :func:`errors_for_people`."""
 
     def __init__(self, store: Any, *, read_only: bool = False, url: str = "") -> None:
         super().__init__(store, read_only=read_only)
-        self._url = url
+        self.url = url
 
     def with_read_only(self, read_only: bool = False) -> ZarrObjects:
-        return ZarrObjects(self.store, read_only=read_only, url=self._url)
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        with errors_for_people(f"{self._url}/{key}"):
-            return await super().get(key, prototype, byte_range)
+        return ZarrObjects(self.store, read_only=read_only, url=self.url)
 
     async def get_partial_values(self, prototype: Any, key_ranges: Any) -> Any:
-        with errors_for_people(self._url):
+        with errors_for_people(self.url):
             return await super().get_partial_values(prototype, key_ranges)
 
-    async def exists(self, key: str) -> bool:
-        with errors_for_people(f"{self._url}/{key}"):
-            return bool(await super().exists(key))
-
-    async def set(self, key: str, value: Any) -> None:
-        with errors_for_people(f"{self._url}/{key}"):
-            await super().set(key, value)
-
-    async def set_if_not_exists(self, key: str, value: Any) -> None:
-        with errors_for_people(f"{self._url}/{key}"):
-            await super().set_if_not_exists(key, value)
-
-    async def delete(self, key: str) -> None:
-        with errors_for_people(f"{self._url}/{key}"):
-            await super().delete(key)
-
-    async def getsize(self, key: str) -> int:
-        with errors_for_people(f"{self._url}/{key}"):
-            return int(await super().getsize(key))
-
-    def list(self) -> AsyncGenerator[str, None]:
-        return _listed(self._url, super().list())
-
-    def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
-        return _listed(f"{self._url}/{prefix}", super().list_prefix(prefix))
-
-    def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
-        return _listed(f"{self._url}/{prefix}", super().list_dir(prefix))
-
-
-async def _listed(place: str, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
-    with errors_for_people(place):
-        async for item in items:
-            yield item
+    get, exists, getsize = map(_explained, ("get", "exists", "getsize"))
+    set, set_if_not_exists, delete = map(_explained, ("set", "set_if_not_exists", "delete"))
+    list, list_prefix, list_dir = map(_explained_listing, ("list", "list_prefix", "list_dir"))
