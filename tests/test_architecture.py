@@ -51,28 +51,11 @@ FACE = {
 
 LONGEST_FILE, LONGEST_FUNCTION = 450, 60
 
-NOT_YET = {
-    "test_files_and_functions_are_of_one_idea": (
-        "scoreshield.projection.blockwise.nearest",
-        "scoreshield.projection.blockwise.shrink",
-        "scoreshield.projection.dense.aap",
-    ),
-}
-"""Modules still to be put right."""
-
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for package in ROOMS
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-
-
-@pytest.fixture(autouse=True)
-def _still_to_be_put_right(request: pytest.FixtureRequest) -> None:
-    name = request.node.originalname
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and callspec.params["module"] in NOT_YET.get(name, ()):
-        request.applymarker(pytest.mark.xfail(strict=True))
 
 
 def imported_by(module: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import scipy.linalg
@@ -24,6 +25,15 @@ import scipy.linalg
 from scoreshield.errors import ParameterError
 from scoreshield.projection.dense.eigen import Spectrum, full_spectrum
 from scoreshield.projection.operator import FloatArray, panels
+
+
+class Shaped(Protocol):
+    """A factor (n, r), wherever it is."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,7 @@ def duality_gap(factor: FloatArray, diagonal: FloatArray, spectrum: Spectrum) ->
     return 0.5 * squared + inner
 
 
-def smallest_eigenvalue_bound(factor: FloatArray, diagonal: FloatArray) -> float:
+def smallest_eigenvalue_bound(factor: Shaped, diagonal: FloatArray) -> float:
     """Lower bound of the smallest eigenvalue of the float64 matrix that ``gram()`` returns.
 
     F·Fᵀ is PSD, so min d is a bound in exact arithmetic. Each entry of the computed product is off

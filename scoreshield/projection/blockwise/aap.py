@@ -39,7 +39,8 @@ from typing import Generic
 import numpy as np
 
 from scoreshield.errors import ParameterError
-from scoreshield.projection.blockwise.nearest import NearestState, nearest_blockwise
+from scoreshield.projection.blockwise.handover import nearest_after
+from scoreshield.projection.blockwise.nearest import NearestState
 from scoreshield.projection.blockwise.panels import (
     CountedProducts,
     P,
@@ -51,11 +52,14 @@ from scoreshield.projection.blockwise.panels import (
 )
 from scoreshield.projection.blockwise.subspace import (
     descending_eigh,
+    factor_of,
     krylov_start,
+    positive_diagonal,
     refine,
     spectral_density,
 )
-from scoreshield.projection.certificate import Certificate
+from scoreshield.projection.certificate import Certificate, smallest_eigenvalue_bound
+from scoreshield.projection.conjugate_gradient import root_mean_square
 from scoreshield.projection.dense.aap import Start, estimated_linear_rate, require_start
 from scoreshield.projection.operator import FloatArray
 from scoreshield.projection.request import report, require_tolerance
@@ -299,10 +303,7 @@ class AlternatingProjection(Generic[P]):
 
     def factor(self, state: AapState[P]) -> P:
         """F with F·Fᵀ = P_psd(X) on the kept pairs."""
-        positive = state.positive
-        weights = np.zeros((state.values.size, positive))
-        weights[np.arange(positive), np.arange(positive)] = np.sqrt(state.values[:positive])
-        return self._algebra.combine([Term(state.vectors, weights)])
+        return factor_of(self._algebra, state.vectors, state.values[: state.positive])
 
     def _state(
         self,
@@ -312,12 +313,9 @@ class AlternatingProjection(Generic[P]):
         history: tuple[Iteration, ...],
         products: int,
     ) -> AapState[P]:
-        weights = np.diag(np.maximum(values, 0.0))
-        weighted = self._algebra.combine([Term(vectors, weights)])
-        gap = self._algebra.row_inner(weighted, vectors) - 1.0
+        gap = positive_diagonal(self._algebra, vectors, values) - 1.0
         number, positive = len(history) + 1, int(np.count_nonzero(values > 0.0))
-        residual = float(np.sqrt(np.mean(gap**2)))
-        step = Iteration(number, residual, positive, number, products)
+        step = Iteration(number, root_mean_square(gap), positive, number, products)
         return AapState(values, vectors, limit, (*history, step), products)
 
 
@@ -350,20 +348,15 @@ class Closing(Generic[P]):
         """The feasible matrix; ``subspace`` holds the eigenvectors of F·Fᵀ where it is at hand."""
         algebra, before = self._algebra, self._before
 
-        def reported(step: Iteration) -> None:
-            report(progress, continued(before, [step]))
-
-        def checked(state: NearestState[P]) -> None:
-            if checkpoint is not None:
-                checkpoint(ClosingState(self._factor, self._rank_limit, before, state))
-
-        exact = nearest_blockwise(
+        exact = nearest_after(
+            before,
             UnitDiagonalFactor(algebra, self._factor),
             algebra,
             tolerance=limits.tolerance,
             max_iterations=limits.max_iterations - len(before),
-            progress=reported,
-            checkpoint=checked,
+            progress=progress,
+            checkpoint=checkpoint,
+            state=lambda exact: ClosingState(self._factor, self._rank_limit, before, exact),
             resume_from=resume_from,
             subspace=subspace,
         )
@@ -379,7 +372,7 @@ class Closing(Generic[P]):
                 "psd_step": "truncated, exact in the closing projection",
                 "rank_limit": self._rank_limit,
             },
-            continued(before, exact.history),
+            exact.history,
             before[-1].products + exact.products,
             converged=exact.converged,
         )
@@ -423,14 +416,12 @@ def described(
     converged: bool,
 ) -> Solution[P]:
     """The solution with these parts; its certificate is that of feasibility alone."""
-    n, rank = factor.shape
-    rounding = float(n * (rank + 2)) * float(np.finfo(np.float64).eps)
     return Solution(
         factor=factor,
         diagonal=diagonal,
         method="aap",
         certificate=Certificate(
-            smallest_eigenvalue_bound=float(diagonal.min()) - rounding,
+            smallest_eigenvalue_bound=smallest_eigenvalue_bound(factor, diagonal),
             diagonal_residual=history[-1].residual,
         ),
         parameters=parameters,

@@ -19,14 +19,7 @@ to the next. Two things make that enough:
 
 φ is convex with ∇φ(y) = diag P₊(A) − 1, the approximate Jacobian is positive definite, and the
 steps decrease φ: the method converges from any start. It never counts as converged without a
-certificate, which is independent of how y was found. For X̃ feasible and Z = X̃ − A + εI ⪰ 0,
-
-    ‖X̃ − X*‖² ≤ −⟨X̃ − G, X* − X̃⟩ = −⟨Z − εI, X* − X̃⟩ ≤ ⟨X̃ − A, X̃⟩ + εn,
-
-because X̃ and X* have the same diagonal. ε is what the smallest eigenvalue of X̃ − A lacks to 0. That
-eigenvalue is estimated: from above, by the smallest Ritz value θ in the kept pairs and a Krylov
-subspace outside them. Some eigenvalue is no further from θ than the residual of its Ritz pair (B.
-N. Parlett, "The Symmetric Eigenvalue Problem", 1998, section 4.5), which is stated beside it.
+certificate, which is independent of how y was found (``dual_certificate``).
 """
 
 from __future__ import annotations
@@ -38,34 +31,33 @@ from typing import Any, Generic
 
 import numpy as np
 
+from scoreshield.projection.blockwise.coupled_jacobian import CoupledJacobian
 from scoreshield.projection.blockwise.density import SpectralDensity
+from scoreshield.projection.blockwise.dual_certificate import (
+    DUAL_EIGENVALUE,
+    Verdict,
+    verdict_at,
+)
 from scoreshield.projection.blockwise.panels import (
     CountedProducts,
     P,
     PanelAlgebra,
     PanelOperator,
-    Term,
     concatenate,
     orthonormalise,
-    rows_in_unit_ball,
-    scale_rows,
-    select,
-    unit_rows,
 )
 from scoreshield.projection.blockwise.subspace import (
     RitzPairs,
     degree_of_gain,
-    krylov_blocks,
     krylov_start,
     leading,
+    positive_diagonal,
     rayleigh_ritz,
     refine,
-    ritz_in_blocks,
     ritz_values,
     spectral_density,
 )
-from scoreshield.projection.certificate import Certificate
-from scoreshield.projection.conjugate_gradient import preconditioned_direction
+from scoreshield.projection.conjugate_gradient import newton_direction, root_mean_square
 from scoreshield.projection.dense.eigen import uniform_dual_shift
 from scoreshield.projection.operator import FloatArray
 from scoreshield.projection.request import report, require_tolerance
@@ -80,17 +72,9 @@ FILTER_DEGREES = (4, 12)
 SPARE_PAIRS = 8
 """Pairs below zero that are refined with the positive ones."""
 
-PROBE_BLOCK = 8
-PROBE_DEPTH = 12
-"""Block Krylov subspace, orthogonal to the kept pairs, in which the certificate looks for a missed
-eigenvalue."""
-
-DUAL_EIGENVALUE = (
-    "smallest Ritz value: an upper bound of the smallest eigenvalue, with an eigenvalue no further "
-    "away than its residual; gap and distance bound rest on it"
-)
-"""What a manifest says of ``dual_smallest_eigenvalue``. No number of products proves that a matrix
-has no smaller eigenvalue than the ones that were found."""
+LARGEST_INEXACTNESS = 0.05
+"""Residual of a Newton system, relative to its right side, at which conjugate gradients may stop
+far from the solution."""
 
 CONJUGATE_GRADIENT_LIMIT = 150
 LINE_SEARCH_LIMIT = 25
@@ -184,36 +168,6 @@ def nearest_blockwise(
     return solver.solution(state, verdict or solver.verdict(state), tolerance, max_iterations)
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict(Generic[P]):
-    """What the certificate found at a dual point.
-
-    Attributes
-    ----------
-    factor, diagonal : X̃ = F·Fᵀ + Diag(d), feasible
-    certificate : its bounds
-    eigenvalue_residual : ‖(X̃ − A)·v − θ·v‖ of the smallest Ritz pair of X̃ − A
-    largest : ‖P₊(A)‖₂
-    missed : orthonormal directions, (n, p), along which X̃ − A is smallest outside the kept pairs
-    """
-
-    factor: P
-    diagonal: FloatArray
-    certificate: Certificate
-    eigenvalue_residual: float
-    largest: float
-    missed: P
-
-    def accepted(self, tolerance: float) -> bool:
-        """Whether residual and smallest eigenvalue are as small as the tolerance asks."""
-        smallest = self.certificate.dual_smallest_eigenvalue
-        return (
-            self.certificate.diagonal_residual <= tolerance
-            and smallest is not None
-            and smallest >= -10.0 * tolerance * self.largest
-        )
-
-
 class DualNewton(Generic[P]):
     """The steps of the iteration on one operator.
 
@@ -286,8 +240,13 @@ class DualNewton(Generic[P]):
 
     def _newton_step(self, state: NearestState[P]) -> NearestState[P] | None:
         gradient = self._gradient(state.pairs)
+        jacobian = CoupledJacobian(self._algebra, state.pairs, self._rest(state))
         direction = newton_direction(
-            CoupledJacobian(self._algebra, state.pairs, self._rest(state)), gradient
+            jacobian.product,
+            jacobian.diagonal,
+            gradient,
+            LARGEST_INEXACTNESS,
+            CONJUGATE_GRADIENT_LIMIT,
         )
         slope, value = float(gradient @ direction), dual_value(state.pairs.values, state.dual)
         pairs, step = state.pairs, 1.0
@@ -324,32 +283,9 @@ class DualNewton(Generic[P]):
         return self._state(state.dual, pairs, state.density, state.history)
 
     def verdict(self, state: NearestState[P]) -> Verdict[P]:
-        """X̃ = D^-½ P₊(A) D^-½ with its certificate, and where an eigenvalue may be missed."""
-        algebra, pairs = self._algebra, state.pairs
-        positive = pairs.positive
-        weights = np.zeros((pairs.values.size, positive))
-        weights[np.arange(positive), np.arange(positive)] = np.sqrt(pairs.values[:positive])
-        rows = algebra.combine([Term(pairs.vectors, weights)])
-        factor, diagonal = rows_in_unit_ball(algebra, unit_rows(algebra, rows))
-        missed, missed_image = self._outside(pairs, state.dual)
-        basis = concatenate(algebra, pairs.vectors, missed)
-        image = concatenate(algebra, pairs.image, missed_image)
-        shifted = algebra.combine([Term(image), Term(basis, row_scale=state.dual)])
-        reduced = algebra.inner(basis, shifted)
-        overlap = algebra.inner(factor, basis)
-        diagonals = algebra.inner(basis, scale_rows(algebra, basis, diagonal))
-        slack = overlap.T @ overlap + diagonals - 0.5 * (reduced + reduced.T)
-        values, rotation = np.linalg.eigh(slack)
-        smallest = float(values[0])
-        return Verdict(
-            factor=factor,
-            diagonal=diagonal,
-            certificate=self._certificate(state, factor, diagonal, smallest),
-            eigenvalue_residual=self._slack_residual(
-                factor, diagonal, basis, shifted, smallest, rotation[:, :1]
-            ),
-            largest=float(pairs.values[0]),
-            missed=missed,
+        """X̃ at the state's dual point, with its certificate."""
+        return verdict_at(
+            self._operator, self._algebra, state.pairs, state.dual, state.residual, state.density
         )
 
     def solution(
@@ -388,9 +324,7 @@ class DualNewton(Generic[P]):
         gradient = self._gradient(pairs)
         number = len(history) + 1
         products = self._operator.products
-        step = Iteration(
-            number, float(np.sqrt(np.mean(gradient**2))), pairs.positive, number, products
-        )
+        step = Iteration(number, root_mean_square(gradient), pairs.positive, number, products)
         return NearestState(
             dual, pairs, density, (*history, step), products, self._operator.columns
         )
@@ -435,9 +369,7 @@ class DualNewton(Generic[P]):
 
     def _gradient(self, pairs: RitzPairs[P]) -> FloatArray:
         """∇φ(y) = diag P₊(A) − 1, (n,)."""
-        weights = np.diag(np.maximum(pairs.values, 0.0))
-        weighted = self._algebra.combine([Term(pairs.vectors, weights)])
-        return self._algebra.row_inner(weighted, pairs.vectors) - 1.0
+        return positive_diagonal(self._algebra, pairs.vectors, pairs.values) - 1.0
 
     def _rest(self, state: NearestState[P]) -> SpectralDensity:
         """Spectral density of A below the kept pairs; the trace of A is known exactly."""
@@ -472,136 +404,6 @@ class DualNewton(Generic[P]):
 
     def _trimmed(self, pairs: RitzPairs[P]) -> RitzPairs[P]:
         return leading(self._algebra, pairs, kept_pairs(pairs.positive, self._algebra.n))
-
-    def _outside(self, pairs: RitzPairs[P], dual: FloatArray) -> tuple[P, P]:
-        """Block Krylov subspace of A orthogonal to the kept pairs, and its image G·V."""
-        algebra, vectors = self._algebra, pairs.vectors
-        blocks, images = krylov_blocks(
-            self._operator,
-            algebra,
-            dual,
-            algebra.start(PROBE_BLOCK, first=20_000),
-            PROBE_DEPTH,
-            against=[vectors],
-        )
-        if not blocks:
-            nothing = select(algebra, vectors, slice(0, 0))
-            return nothing, nothing
-        found = ritz_in_blocks(algebra, blocks, images, dual, pairs.lower, 2 * PROBE_BLOCK)
-        return found.vectors, found.image
-
-    def _slack_residual(
-        self,
-        factor: P,
-        diagonal: FloatArray,
-        basis: P,
-        shifted: P,
-        value: float,
-        vector: FloatArray,
-    ) -> float:
-        """‖(X̃ − A)·v − θ·v‖ for v in the span of a basis with A·basis at hand."""
-        algebra = self._algebra
-        direction = algebra.combine([Term(basis, vector)])
-        remainder = algebra.combine(
-            [
-                Term(factor, algebra.inner(factor, direction)),
-                Term(direction, row_scale=diagonal - value),
-                Term(shifted, -vector),
-            ]
-        )
-        return float(np.sqrt(algebra.inner(remainder, remainder)[0, 0]))
-
-    def _certificate(
-        self, state: NearestState[P], factor: P, diagonal: FloatArray, smallest: float
-    ) -> Certificate:
-        algebra = self._algebra
-        n = algebra.n
-        gram = algebra.inner(factor, factor)
-        squared = float(np.sum(gram**2)) + float(
-            diagonal @ (diagonal + 2.0 * algebra.row_inner(factor, factor))
-        )
-        # ⟨X̃ − A, X̃⟩ with A·F from one product; the diagonal d meets the unit diagonal of G.
-        applied = algebra.combine(
-            [Term(self._operator.matmat(factor)), Term(factor, row_scale=state.dual)]
-        )
-        inner = float(np.trace(algebra.inner(factor, applied)))
-        inner += float(diagonal @ (1.0 + state.dual))
-        gap = max(squared - inner, 0.0) + n * max(-smallest, 0.0)
-        with_noisy = inner - float(state.dual.sum())
-        primal = 0.5 * max(squared - 2.0 * with_noisy + state.density.sum_of_squares, 0.0)
-        rounding = float(n * (factor.shape[1] + 2)) * float(np.finfo(np.float64).eps)
-        return Certificate(
-            smallest_eigenvalue_bound=float(diagonal.min()) - rounding,
-            diagonal_residual=state.residual,
-            relative_gap=gap / (1.0 + primal + abs(primal - gap)),
-            distance_bound=math.sqrt(gap),
-            dual_smallest_eigenvalue=smallest,
-        )
-
-
-class CoupledJacobian(Generic[P]):
-    """The generalised Jacobian with the pairs that are not kept entering by their mean weight.
-
-    With Ω on the kept pairs as in ``nearest``, w the mean weight over the rest, M = Vᵀ Diag(h) V:
-
-        J h = 2 diag(V Diag(w) Vᵀ) ∘ h + diag V ((Ω − w1ᵀ − 1wᵀ) ∘ M) Vᵀ.
-
-    Parameters
-    ----------
-    algebra : home of the panels
-    pairs : kept Ritz pairs of A
-    rest : spectral density of A below them
-    """
-
-    def __init__(
-        self, algebra: PanelAlgebra[P], pairs: RitzPairs[P], rest: SpectralDensity
-    ) -> None:
-        self._algebra, self._vectors = algebra, pairs.vectors
-        values = pairs.values
-        mean_weight = np.zeros(values.size)
-        positive = values > 0.0
-        if rest.nodes.size:
-            own = values[positive][:, None]
-            share = rest.weights / rest.weights.sum()
-            mean_weight[positive] = (own / (own - rest.nodes)) @ share
-        self._within = pair_weights(values) - mean_weight[:, None] - mean_weight[None, :]
-        self.diagonal = 2.0 * self._quadratic(np.diag(mean_weight))
-        """Part of the Jacobian's diagonal that meets h entry by entry, (n,)."""
-
-    def product(self, h: FloatArray) -> FloatArray:
-        """Product of the Jacobian with a vector, (n,) → (n,)."""
-        scaled = scale_rows(self._algebra, self._vectors, h)
-        middle = self._within * self._algebra.inner(self._vectors, scaled)
-        return self.diagonal * h + self._quadratic(middle)
-
-    def _quadratic(self, middle: FloatArray) -> FloatArray:
-        """diag V·C·Vᵀ, (n,)."""
-        left = self._algebra.combine([Term(self._vectors, middle)])
-        return self._algebra.row_inner(left, self._vectors)
-
-
-def pair_weights(values: FloatArray) -> FloatArray:
-    """Ω: 1 for two positive eigenvalues, 0 for none, λᵢ/(λᵢ − λⱼ) for λᵢ > 0 ≥ λⱼ; (k, k)."""
-    positive = np.maximum(values, 0.0)
-    sizes = np.abs(values)[:, None] + np.abs(values)[None, :]
-    lifted = np.where(sizes > 0.0, (positive[:, None] + positive[None, :]), 0.0)
-    weights: FloatArray = lifted / np.where(sizes > 0.0, sizes, 1.0)
-    return weights
-
-
-def newton_direction(jacobian: CoupledJacobian[P], gradient: FloatArray) -> FloatArray:
-    """Solve (J + εI) d = −∇φ by preconditioned conjugate gradients; no product with G."""
-    rms = float(np.sqrt(np.mean(gradient**2)))
-    floor = 1e-3 * min(1.0, rms) * max(float(jacobian.diagonal.mean()), 1e-12)
-    preconditioner = 1.0 / (jacobian.diagonal + floor)
-    target = min(0.05, rms) * float(np.linalg.norm(gradient))
-    return preconditioned_direction(
-        lambda search: jacobian.product(search) + floor * search,
-        gradient,
-        preconditioner,
-        target,
-        CONJUGATE_GRADIENT_LIMIT,
-    )
 
 
 def dual_value(values: FloatArray, dual: FloatArray) -> float:

@@ -11,29 +11,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
 from scoreshield.projection.blockwise.density import SpectralDensity
-from scoreshield.projection.blockwise.nearest import NearestState, nearest_blockwise
+from scoreshield.projection.blockwise.handover import nearest_after
+from scoreshield.projection.blockwise.nearest import NearestState
 from scoreshield.projection.blockwise.panels import (
     CountedProducts,
     P,
     PanelAlgebra,
     PanelOperator,
-    Term,
     rows_in_unit_ball,
 )
 from scoreshield.projection.blockwise.subspace import (
     LARGEST_DEGREE,
     RitzPairs,
+    factor_of,
     krylov_start,
     refine,
     residual_norms,
     spectral_density,
 )
-from scoreshield.projection.certificate import Certificate
+from scoreshield.projection.certificate import Certificate, smallest_eigenvalue_bound
+from scoreshield.projection.conjugate_gradient import root_mean_square
 from scoreshield.projection.dense.eigen import uniform_dual_shift
 from scoreshield.projection.dense.shrink import (
     EXACT_RULE,
@@ -127,43 +129,28 @@ def shrink_blockwise(
     require_tolerance(tolerance, max_iterations)
     search = SpikeSearch(operator, algebra, sigma)
     reached: NearestState[P] | None = None
+    told: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint}
     if isinstance(resume_from, HandoverState):
-        state, reached = search.resumed(resume_from.search), resume_from.exact
+        searched, reached = search.resumed(resume_from.search), resume_from.exact
     else:
-        state = search.start() if resume_from is None else search.resumed(resume_from)
-        while True:
-            report(progress, state.history)
-            if checkpoint is not None:
-                checkpoint(state)
-            if search.found(state, tolerance) or len(state.history) >= max_iterations:
-                break
-            state = search.step(state)
-    spiked, risks = search.solution(state, tolerance, search.found(state, tolerance))
+        searched = search.finished(resume_from, tolerance, max_iterations, **told)
+    spiked, risks = search.solution(searched, tolerance, search.found(searched, tolerance))
     if risks is None or not risks.prefer_exact:
         return spiked
-    searched = state
-
-    def reported(step: Iteration) -> None:
-        report(progress, continued(searched.history, [step]))
-
-    def checked(exact: NearestState[P]) -> None:
-        if checkpoint is not None:
-            checkpoint(HandoverState(searched, exact))
-
-    exact = nearest_blockwise(
+    exact = nearest_after(
+        searched.history,
         operator,
         algebra,
         tolerance=FALLBACK_TOLERANCE,
         max_iterations=max_iterations,
-        progress=reported,
-        checkpoint=checked,
+        state=lambda exact: HandoverState(searched, exact),
         resume_from=reached,
+        **told,
     )
     return replace(
         exact,
         method="shrink",
         parameters={**exact.parameters, **spiked.parameters, "rule": EXACT_RULE},
-        history=continued(searched.history, exact.history),
         products=spiked.products + exact.products,
     )
 
@@ -190,6 +177,24 @@ class SpikeSearch(Generic[P]):
         """The state as it is, its products counted on."""
         self._operator.products = state.products
         return state
+
+    def finished(
+        self,
+        reached: ShrinkState[P] | None,
+        tolerance: float,
+        max_iterations: int,
+        progress: Callable[[Iteration], None] | None,
+        checkpoint: Callable[[ShrinkState[P]], None] | None,
+    ) -> ShrinkState[P]:
+        """The state at which the search ends, from one that was reached or from its start."""
+        state = self.start() if reached is None else self.resumed(reached)
+        while True:
+            report(progress, state.history)
+            if checkpoint is not None:
+                checkpoint(state)
+            if self.found(state, tolerance) or len(state.history) >= max_iterations:
+                return state
+            state = self.step(state)
 
     def found(self, state: ShrinkState[P], tolerance: float) -> bool:
         """Whether all that the rules need is known to the tolerance."""
@@ -226,11 +231,8 @@ class SpikeSearch(Generic[P]):
     ) -> tuple[Solution[P], Risks | None]:
         """The shrunk estimate, and the risks of the two rules where the spikes are not few."""
         algebra, pairs = self._algebra, state.pairs
-        n, model = algebra.n, self._model(pairs)
-        spikes = model.count
-        weights = np.zeros((pairs.values.size, spikes))
-        weights[np.arange(spikes), np.arange(spikes)] = np.sqrt(model.images(pairs.values))
-        rows = algebra.combine([Term(pairs.vectors, weights)])
+        model = self._model(pairs)
+        rows = factor_of(algebra, pairs.vectors, model.images(pairs.values))
         norms = algebra.row_inner(rows, rows)
         factor, diagonal = rows_in_unit_ball(algebra, rows)
         parameters: dict[str, Plain] = {
@@ -246,10 +248,9 @@ class SpikeSearch(Generic[P]):
             rest = state.density.below(pairs.values.size)
             risks = compared_risks(model, pairs.values, rest, norms)
             parameters |= risks.parameters()
-        rounding = float(n * (spikes + 2)) * float(np.finfo(np.float64).eps)
         certificate = Certificate(
-            smallest_eigenvalue_bound=float(diagonal.min()) - rounding,
-            diagonal_residual=float(np.sqrt(np.mean((norms - 1.0) ** 2))),
+            smallest_eigenvalue_bound=smallest_eigenvalue_bound(factor, diagonal),
+            diagonal_residual=root_mean_square(norms - 1.0),
         )
         solution = Solution(
             factor=factor,

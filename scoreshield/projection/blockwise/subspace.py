@@ -66,6 +66,20 @@ class RitzPairs(Generic[P]):
         return int(np.count_nonzero(self.values > 0.0))
 
 
+def factor_of(algebra: PanelAlgebra[P], vectors: P, values: FloatArray) -> P:
+    """F with F·Fᵀ = V·Diag(θ)·Vᵀ over the leading pairs, of which θ ≥ 0, (r,), are the values."""
+    weights = np.zeros((vectors.shape[1], values.size))
+    kept = np.arange(values.size)
+    weights[kept, kept] = np.sqrt(values)
+    return algebra.combine([Term(vectors, weights)])
+
+
+def positive_diagonal(algebra: PanelAlgebra[P], vectors: P, values: FloatArray) -> FloatArray:
+    """Diagonal of V·Diag(θ₊)·Vᵀ, (n,)."""
+    weighted = algebra.combine([Term(vectors, np.diag(np.maximum(values, 0.0)))])
+    return algebra.row_inner(weighted, vectors)
+
+
 def rayleigh_ritz(
     algebra: PanelAlgebra[P], basis: P, image: P, dual: FloatArray, lower: float
 ) -> RitzPairs[P]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from scoreshield.errors import ParameterError
 from scoreshield.projection.certificate import feasibility_certificate
+from scoreshield.projection.conjugate_gradient import root_mean_square
 from scoreshield.projection.dense.eigen import (
     Spectrum,
     full_spectrum,
@@ -34,6 +35,7 @@ from scoreshield.projection.operator import FloatArray, SymmetricOperator, mater
 from scoreshield.projection.request import report, require_tolerance
 from scoreshield.projection.result import (
     Iteration,
+    Plain,
     Projection,
     from_factor,
     rows_within_unit_ball,
@@ -84,12 +86,7 @@ def averaged_alternating_projection(
     _require_parameters(rank, weight, relaxation, start)
     refuse_oversized(operator.n)
     noisy, products = materialise(operator)
-    iterate = noisy.copy()
-    spectrum = _spectrum(iterate, rank)
-    if start == "dual_shift":
-        shift = uniform_dual_shift(spectrum.values, float(operator.n))
-        iterate[np.diag_indices_from(iterate)] += shift
-        spectrum = spectrum.shifted(shift)
+    iterate, spectrum = _start(noisy, rank, start)
     history = [_iteration(1, spectrum)]
     report(progress, history)
     while history[-1].residual > tolerance and len(history) < max_iterations:
@@ -98,26 +95,14 @@ def averaged_alternating_projection(
         spectrum = _spectrum(iterate, rank)
         history.append(_iteration(len(history) + 1, spectrum))
         report(progress, history)
-    factor = rows_within_unit_ball(spectrum.positive_factor())
-    return from_factor(
-        factor,
-        method="aap",
-        parameters={
-            "tolerance": tolerance,
-            "max_iterations": max_iterations,
-            "weight": weight,
-            "relaxation": relaxation,
-            "start": start,
-            "psd_step": "full" if rank is None else "truncated",
-            "rank_limit": rank,
-            "residual": "rms of diag(P_psd(X)) - 1",
-        },
-        certificate=feasibility_certificate(factor, history[-1].residual),
-        products=products,
-        history=history,
-        converged=history[-1].residual <= tolerance,
-        linear_rate=estimated_linear_rate([step.residual for step in history]),
-    )
+    parameters: dict[str, Plain] = {
+        "tolerance": tolerance,
+        "max_iterations": max_iterations,
+        "weight": weight,
+        "relaxation": relaxation,
+        "start": start,
+    }
+    return _result(spectrum, history, parameters, rank, products, tolerance)
 
 
 def averaged_step(iterate: FloatArray, psd: FloatArray, weight: float, relaxation: float) -> None:
@@ -171,12 +156,48 @@ def _psd_step(iterate: FloatArray, spectrum: Spectrum, rank: int | None) -> Floa
 
 
 def _iteration(number: int, spectrum: Spectrum) -> Iteration:
-    gap = spectrum.positive_diagonal() - 1.0
     return Iteration(
         number=number,
-        residual=float(np.sqrt(np.mean(gap**2))),
+        residual=root_mean_square(spectrum.positive_diagonal() - 1.0),
         rank=spectrum.rank,
         eigendecompositions=number,
+    )
+
+
+def _start(noisy: FloatArray, rank: int | None, start: Start) -> tuple[FloatArray, Spectrum]:
+    """The first iterate, and its spectrum."""
+    iterate, spectrum = noisy.copy(), _spectrum(noisy, rank)
+    if start == "dual_shift":
+        shift = uniform_dual_shift(spectrum.values, float(len(noisy)))
+        iterate[np.diag_indices_from(iterate)] += shift
+        spectrum = spectrum.shifted(shift)
+    return iterate, spectrum
+
+
+def _result(
+    spectrum: Spectrum,
+    history: list[Iteration],
+    parameters: dict[str, Plain],
+    rank: int | None,
+    products: int,
+    tolerance: float,
+) -> Projection:
+    residuals = [step.residual for step in history]
+    factor = rows_within_unit_ball(spectrum.positive_factor())
+    return from_factor(
+        factor,
+        method="aap",
+        parameters={
+            **parameters,
+            "psd_step": "full" if rank is None else "truncated",
+            "rank_limit": rank,
+            "residual": "rms of diag(P_psd(X)) - 1",
+        },
+        certificate=feasibility_certificate(factor, residuals[-1]),
+        products=products,
+        history=history,
+        converged=residuals[-1] <= tolerance,
+        linear_rate=estimated_linear_rate(residuals),
     )
 
 

@@ -98,11 +98,6 @@ def top_eigenpairs(matrix: FloatArray, rank: int) -> Spectrum:
     return _first_success(matrix, (n - min(rank, n), n - 1), ("evr", "evx"))
 
 
-def positive_part(matrix: FloatArray) -> FloatArray:
-    """Projection P₊(A) onto the PSD cone, (n, n); the input is kept. Raises as full_spectrum."""
-    return positive_part_of(matrix, full_spectrum(matrix))
-
-
 def positive_part_of(matrix: FloatArray, spectrum: Spectrum) -> FloatArray:
     """P₊(A) from A, (n, n), and its full spectrum, by way of the side with fewer eigenvalues."""
     if 2 * spectrum.positive <= matrix.shape[0]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scoreshield.projection.certificate import add_to_diagonal, certify
-from scoreshield.projection.conjugate_gradient import preconditioned_direction
+from scoreshield.projection.conjugate_gradient import newton_direction, root_mean_square
 from scoreshield.projection.dense.eigen import (
     Spectrum,
     full_spectrum,
@@ -67,7 +67,7 @@ class DualPoint:
     @property
     def residual(self) -> float:
         """Rms diagonal residual of P₊(A)."""
-        return float(np.sqrt(np.mean(self.gradient**2)))
+        return root_mean_square(self.gradient)
 
 
 class GeneralisedJacobian:
@@ -184,28 +184,14 @@ def newton_step(noisy: FloatArray, point: DualPoint) -> tuple[DualPoint | None, 
     happens at the level of rounding only.
     """
     jacobian = GeneralisedJacobian(point.spectrum)
-    direction = newton_direction(jacobian, point.gradient)
-    return _line_search(noisy, point, direction)
-
-
-def newton_direction(jacobian: GeneralisedJacobian, gradient: FloatArray) -> FloatArray:
-    """Solve (J + εI) d = −∇φ by conjugate gradients with a diagonal preconditioner.
-
-    The accuracy follows the residual, η = min(``LARGEST_INEXACTNESS``, rms), which keeps the
-    convergence quadratic; ε follows it too and keeps the system definite where J is singular.
-    """
-    rms = float(np.sqrt(np.mean(gradient**2)))
-    diagonal = jacobian.diagonal()
-    regularisation = 1e-3 * min(1.0, rms) * max(float(diagonal.mean()), 1e-12)
-    preconditioner = 1.0 / (np.maximum(diagonal, 0.0) + regularisation)
-    target = min(LARGEST_INEXACTNESS, rms) * float(np.linalg.norm(gradient))
-    return preconditioned_direction(
-        lambda search: jacobian.product(search) + regularisation * search,
-        gradient,
-        preconditioner,
-        target,
+    direction = newton_direction(
+        jacobian.product,
+        jacobian.diagonal(),
+        point.gradient,
+        LARGEST_INEXACTNESS,
         CONJUGATE_GRADIENT_LIMIT,
     )
+    return _line_search(noisy, point, direction)
 
 
 def _dual_point(dual: FloatArray, spectrum: Spectrum) -> DualPoint:

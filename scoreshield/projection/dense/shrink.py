@@ -37,6 +37,7 @@ import numpy as np
 from scoreshield.errors import ParameterError
 from scoreshield.projection.blockwise.density import SpectralDensity
 from scoreshield.projection.certificate import feasibility_certificate
+from scoreshield.projection.conjugate_gradient import root_mean_square
 from scoreshield.projection.dense.eigen import (
     full_spectrum,
     refuse_oversized,
@@ -118,7 +119,7 @@ def eigenvalue_shrinkage(
             parameters["rule"] = EXACT_RULE
             whole = operator if isinstance(operator, DenseOperator) else DenseOperator(noisy)
             return exact_instead(whole, products, parameters)
-    residual = float(np.sqrt(np.mean((squared_row_norms(factor) - 1.0) ** 2)))
+    residual = root_mean_square(squared_row_norms(factor) - 1.0)
     factor = rows_within_unit_ball(factor)
     return from_factor(
         factor,

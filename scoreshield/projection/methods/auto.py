@@ -23,12 +23,12 @@ from scoreshield.projection.blockwise.panels import (
     P,
     PanelAlgebra,
     PanelOperator,
-    Term,
 )
 from scoreshield.projection.blockwise.problem import BlockwiseProblem, Choice, problem_in_memory
 from scoreshield.projection.blockwise.subspace import (
     DENSITY_DEPTH,
     KRYLOV_DEPTH,
+    factor_of,
     krylov_start,
     refine,
     spectral_density,
@@ -138,9 +138,7 @@ def estimated_risks(operator: PanelOperator[P], algebra: PanelAlgebra[P], sigma:
     for _ in range(RISK_REFINEMENTS):
         pairs = refine(operator, algebra, pairs, zero, RISK_DEGREE)
     model = spike_model(pairs.values, n, sigma)
-    weights = np.zeros((pairs.values.size, model.count))
-    weights[np.arange(model.count), np.arange(model.count)] = np.sqrt(model.images(pairs.values))
-    rows = algebra.combine([Term(pairs.vectors, weights)])
+    rows = factor_of(algebra, pairs.vectors, model.images(pairs.values))
     rest = density.below(pairs.values.size)
     return compared_risks(model, pairs.values, rest, algebra.row_inner(rows, rows))
 

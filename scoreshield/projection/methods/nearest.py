@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from scoreshield.errors import ParameterError
+from scoreshield.projection.blockwise.dual_certificate import PROBE_BLOCK, PROBE_DEPTH
 from scoreshield.projection.blockwise.nearest import (
-    PROBE_BLOCK,
-    PROBE_DEPTH,
     SPARE_PAIRS,
     NearestState,
     kept_pairs,

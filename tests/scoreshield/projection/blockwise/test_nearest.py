@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from scoreshield.errors import ParameterError
 from scoreshield.projection import DenseOperator
+from scoreshield.projection.blockwise.coupled_jacobian import CoupledJacobian
 from scoreshield.projection.blockwise.density import SpectralDensity
 from scoreshield.projection.blockwise.nearest import (
-    CoupledJacobian,
     DualNewton,
     nearest_blockwise,
 )

@@ -12,7 +12,7 @@ from scoreshield.errors import InputRejected, ParameterError
 from scoreshield.projection.dense.eigen import (
     LARGEST_FULL_SPECTRUM,
     full_spectrum,
-    positive_part,
+    positive_part_of,
     refuse_oversized,
     top_eigenpairs,
     uniform_dual_shift,
@@ -24,7 +24,7 @@ def test_positive_part_is_the_projection_onto_the_psd_cone(noisy_gram, shift):
     # The shifts make the positive side empty, small, large and all of the spectrum.
     A = noisy_gram(30, 1.0) + shift * np.eye(30)
     before = A.copy()
-    P = positive_part(A)
+    P = positive_part_of(A, full_spectrum(A))
     np.testing.assert_array_equal(A, before)
     scale = abs(shift) + 10
     assert np.linalg.eigvalsh(P)[0] >= -1e-13 * scale
