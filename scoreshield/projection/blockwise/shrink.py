@@ -147,12 +147,9 @@ def shrink_blockwise(
         resume_from=reached,
         **told,
     )
-    return replace(
-        exact,
-        method="shrink",
-        parameters={**exact.parameters, **spiked.parameters, "rule": EXACT_RULE},
-        products=spiked.products + exact.products,
-    )
+    parameters = {**exact.parameters, **spiked.parameters, "rule": EXACT_RULE}
+    products = spiked.products + exact.products
+    return replace(exact, method="shrink", parameters=parameters, products=products)
 
 
 class SpikeSearch(Generic[P]):
