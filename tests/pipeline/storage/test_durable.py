@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.storage.durable import make_private, write_atomically
+from pipeline.storage.durable import make_file, make_private, write_atomically
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
@@ -85,3 +85,12 @@ def test_a_private_folder_is_its_owners_alone(tmp_path: Path) -> None:
     folder.chmod(0o755)
     make_private(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_is_there_is_never_made_again(tmp_path: Path) -> None:
+    make_file(tmp_path / "file", b"first")
+    with pytest.raises(FileExistsError):
+        make_file(tmp_path / "file", b"second")
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
