@@ -18,18 +18,7 @@ from pipeline.gallery.dense import read_rows
 from pipeline.gallery.open import content_digest
 from pipeline.ingest import ingest
 from pipeline.ingest.sources import known_gallery, prepare_gallery, source_shape
-from pipeline.progress import Tee
-
-
-class Told(Tee):
-    """A reporter that remembers its stages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages: list[str] = []
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        self.stages.append(f"{stage} {total}")
+from tests.harness.reporters import Told
 
 
 def write(path: Path, seed: int = 1, n: int = 20) -> None:
@@ -60,7 +49,7 @@ def test_a_source_is_ingested_once(tmp_path: Path, config: Config) -> None:
     gallery = prepare_gallery(config, told)
     assert (gallery.n, gallery.d) == (20, 4)
     assert prepare_gallery(config, told) == gallery == known_gallery(config)
-    assert told.stages == ["ingest 20"]
+    assert told.begun == [("ingest", 20)]
     assert gallery.path.is_relative_to(tmp_path / "private" / "galleries")
     assert gallery.path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -123,7 +112,7 @@ def test_a_gallery_is_used_where_it_lies(tmp_path: Path) -> None:
     told = Told()
     assert prepare_gallery(configure(tmp_path, "faces.zarr"), told) == made
     assert source_shape(configure(tmp_path, "faces.zarr")) == (20, 4)
-    assert told.stages == []
+    assert told.begun == []
     assert not (tmp_path / "private").exists()
 
 
@@ -187,7 +176,7 @@ def test_several_at_once_make_one_copy(tmp_path: Path) -> None:
         thread.join()
     assert len(found) == 4
     assert len(set(found)) == 1
-    assert told.stages == ["ingest 3000"]
+    assert told.begun == [("ingest", 3000)]
     assert read_rows(found[0].path, 0, 3000).shape == (3000, 4)
 
 

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pipeline.progress import Tee, _shown
+from pipeline.progress import _shown
 from pipeline.project.blockwise import FinishedIteration
 from pipeline.project.solver_reporter import SolverReporter
 from scoreshield.projection.result import Iteration
-
-
-class Told(Tee):
-    """A reporter that keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[dict[str, Any]] = []
-
-    def advance(self, done: int, **figures: Any) -> None:
-        self.lines.append({"done": done, **figures})
+from tests.harness.reporters import Told
 
 
 class Clock:

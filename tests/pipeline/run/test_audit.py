@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,14 @@ import yaml
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError, ParameterError
-from pipeline.progress import Tee
 from pipeline.run.audit import CURATOR_ONLY, audit_config
 from scoreshield.audit.audit import audit, plan_audit
+from tests.harness.command import run_command
+from tests.harness.reporters import Told
 
 # Of the standard library, so that worker processes can import it.
 COUNTED_KEY = partial(int.to_bytes, length=32, byteorder="big")
-
-
-class Recorder(Tee):
-    """A reporter that remembers what it was told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun: dict[str, int | None] = {}
-        self.advanced: list[int] = []
-
-    def begin(self, stage: str, total: int | None, unit: str) -> None:
-        self.begun[stage] = total
-
-    def advance(self, done: int, **figures: Any) -> None:
-        self.advanced.append(done)
+ONE_KEY = defaultdict(partial(bytes, 32)).__getitem__
 
 
 def configuration(folder: Path, n: int, **privacy: Any) -> Config:
@@ -55,12 +43,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorder() -> Recorder:
-    return Recorder()
+def recorder() -> Told:
+    return Told()
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path, recorder: Recorder) -> Any:
+def report(folder: Path, recorder: Told) -> Any:
     return audit_config(configuration(folder, 40, epsilon=20.0), recorder, COUNTED_KEY)
 
 
@@ -89,10 +77,10 @@ def test_it_says_what_is_for_the_curator_alone(report: Any) -> None:
     assert CURATOR_ONLY not in worst_case
 
 
-def test_progress_counts_every_release(report: Any, recorder: Recorder) -> None:
-    assert recorder.begun["audit"] == 2 * report.worst_case.releases
-    assert 2 * report.worst_case.releases in recorder.advanced
-    assert recorder.begun["attack"] == 3
+def test_progress_counts_every_release(report: Any, recorder: Told) -> None:
+    releases = 2 * report.worst_case.releases
+    assert {("audit", releases), ("attack", 3)} <= set(recorder.begun)
+    assert releases in {line["done"] for line in recorder.lines}
 
 
 def test_processes_count_what_one_process_counts(report: Any) -> None:
@@ -107,13 +95,33 @@ def test_nothing_is_spent_or_published(report: Any, folder: Path) -> None:
 
 
 def test_a_gallery_too_small_to_attack_is_refused_before_the_work(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = Told()
     with pytest.raises(ParameterError, match="at least 3 records"):
         audit_config(configuration(tmp_path, 2, epsilon=20.0), recorder)
-    assert "audit" not in recorder.begun
+    assert "audit" not in dict(recorder.begun)
 
 
 def test_a_configuration_of_scores_is_refused(folder: Path) -> None:
     config = configuration(folder, 10, epsilon=1.0).model_copy(update={"regime": "scores"})
     with pytest.raises(ConfigurationError, match="regime: the audit knows the worst case of"):
-        audit_config(config, Recorder())
+        audit_config(config, Told())
+
+
+def test_the_command_on_a_claim_that_holds(tmp_path: Path) -> None:
+    configuration(tmp_path, 40, epsilon=20.0)
+    done = run_command(tmp_path, "audit", "config.yaml", "--json")
+    assert done.returncode == 0, done
+    report = done.json
+    assert report["consistent"] is True
+    assert report["attacks"]["notice"] == CURATOR_ONLY
+    assert not {"ledger.db", "releases"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_command_on_a_claim_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration(tmp_path, 40, epsilon=20.0)
+    failing = partial(audit_config, keys=ONE_KEY)
+    monkeypatch.setattr("pipeline.run.audit.audit_config", failing)
+    done = run_command(tmp_path, "audit", "config.yaml")
+    assert done.returncode == 5
+    assert "the audit contradicts the claim" in done.stderr
+    assert "contradicts" in done.stdout.lower() or "not consistent" in done.stdout.lower()
