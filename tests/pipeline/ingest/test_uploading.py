@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +18,9 @@ from pipeline.storage.claim import claim
 from pipeline.storage.ids import decode
 from pipeline.storage.object_path import ObjectPath
 from scoreshield.errors import InputRejected
+from tests.harness.command import run_command
 
 N, D = 300, 16
-COMMAND = str(Path(sys.executable).with_name("scoreshield"))
 
 CONFIGURATION = """
 gallery: {gallery}
@@ -122,15 +119,13 @@ def test_one_ingest_at_a_time_and_a_killed_one_is_explained(
     assert ingest(source, target, lineage="ab" * 16).lineage == "ab" * 16
 
 
-def test_the_command(source: Path, bucket: ObjectPath) -> None:
-    words = [COMMAND, "ingest", str(source), str(bucket / "gallery.zarr"), "--json"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["gallery"] == str(bucket / "gallery.zarr")
-    words[3] = "s3://key:secret@bucket/gallery.zarr"
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "secret@" not in result.stdout + result.stderr
+def test_the_command(source: Path, bucket: ObjectPath, tmp_path: Path) -> None:
+    made = run_command(tmp_path, "ingest", str(source), str(bucket / "gallery.zarr"), "--json")
+    assert made.returncode == 0, made.stderr
+    assert made.json["gallery"] == str(bucket / "gallery.zarr")
+    refused = run_command(tmp_path, "ingest", str(source), "s3://key:secret@bucket/gallery.zarr")
+    assert refused.returncode == 2
+    assert "secret@" not in refused.stdout + refused.stderr
 
 
 def test_a_configuration_may_name_it(tmp_path: Path) -> None:
