@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from command_line import add_options, parser
 from distributed import Client
 
 from pipeline.cluster import open_cluster
@@ -53,20 +54,24 @@ cluster: {{workers: {workers}, memory_limit: {memory}}}
 
 def main() -> None:
     """Run what the command line asks for; one JSON line a result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    whole = commands.add_parser("release")
-    whole.add_argument("--n", type=int, default=20_000)
-    whole.add_argument("--d", type=int, default=128)
-    whole.add_argument("--epsilon", type=float, default=200.0)
-    whole.add_argument("--workers", type=int, default=2)
-    whole.add_argument("--memory-limit", default="4GiB")
-    whole.add_argument("--methods", nargs="+", default=["shrink", "nearest", "aap"])
-    precision = commands.add_parser("precision")
-    precision.add_argument("--n", type=int, default=8_000)
-    precision.add_argument("--columns", type=int, default=64)
-    precision.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    arguments = parser.parse_args()
+    made = parser(__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    add_options(
+        commands.add_parser("release"),
+        n=(20_000, "records"),
+        d=(128, "features"),
+        epsilon=(200.0, "of a release"),
+        workers=(2, "worker processes"),
+        memory_limit=("4GiB", "of a worker"),
+        methods=(["shrink", "nearest", "aap"], "of projection"),
+    )
+    add_options(
+        commands.add_parser("precision"),
+        n=(8_000, "records"),
+        columns=(64, "of the panel"),
+        workers=([1, 2], "worker processes"),
+    )
+    arguments = made.parse_args()
     if arguments.command == "release":
         for method in arguments.methods:
             print(json.dumps(timed_release(arguments, method)), flush=True)

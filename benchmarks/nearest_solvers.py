@@ -16,11 +16,11 @@ is below 1e-6.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
 import numpy as np
+from command_line import parser
 from projection import by_cvxpy, clean_and_noisy, cpu_time, relative_distance
 
 from scoreshield.projection.blockwise.single_precision import nearest_in_memory
@@ -35,7 +35,12 @@ TIMED_HIGHAM_ITERATIONS = 3
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = parser(
+        __doc__,
+        n=(2000, "records"),
+        sigma=([0.1, 1.0, 5.0], "of the noise"),
+        quick=(False, "without SCS, which takes minutes"),
+    ).parse_args()
     for sigma in arguments.sigma:
         print(json.dumps(compared(arguments.n, sigma, not arguments.quick)), flush=True)
 
@@ -106,16 +111,6 @@ def skfolio_iteration_seconds(noisy: np.ndarray) -> float:
             return
 
     return cpu_time(give_up)[0] / TIMED_HIGHAM_ITERATIONS
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=2000, help="records (default 2000)")
-    parser.add_argument("--sigma", type=float, nargs="+", default=[0.1, 1.0, 5.0])
-    parser.add_argument("--quick", action="store_true", help="without SCS, which takes minutes")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from command_line import JSON, parser
 from numpy.typing import NDArray
 
 from scoreshield.projection import Projection, project
@@ -58,7 +59,15 @@ class Row:
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = parser(
+        __doc__,
+        n=([500, 1000, 2000], "records"),
+        sigma=(0.1, "noise a pair"),
+        largest_aap=(1000, "largest n that aap runs at"),
+        cvxpy=(False, "run CVXPY with SCS as well"),
+        largest_cvxpy=(500, "largest n that SCS runs at"),
+        json=JSON,
+    ).parse_args()
     rows = [row for n in arguments.n for row in compared(n, arguments)]
     report(arguments, rows)
 
@@ -170,25 +179,6 @@ def report(arguments: argparse.Namespace, rows: list[Row]) -> None:
 def shown(value: Any) -> str:
     """A figure, or a dash where a method has none."""
     return "-" if value is None else str(value)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--n", type=int, nargs="+", default=[500, 1000, 2000], help="default 500 1000 2000"
-    )
-    parser.add_argument("--sigma", type=float, default=0.1, help="noise a pair (default 0.1)")
-    parser.add_argument(
-        "--largest-aap", type=int, default=1000, help="largest n that aap runs at (default 1000)"
-    )
-    parser.add_argument("--cvxpy", action="store_true", help="run CVXPY with SCS as well")
-    parser.add_argument(
-        "--largest-cvxpy", type=int, default=500, help="largest n that SCS runs at (default 500)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ by the iteration count of the paper's form. Compare ratios between machines, not
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from command_line import parser
 
 from scoreshield.projection import DenseOperator
 from scoreshield.projection.blockwise.aap import aap_blockwise
@@ -37,7 +37,14 @@ PAPER_ITERATIONS = 150
 
 
 def main() -> None:
-    arguments = _arguments()
+    made = parser(
+        __doc__,
+        n=(1000, "records"),
+        sigma=([0.1, 1.0, 10.0], "of the noise"),
+        clusters=(0, "0 for no clusters"),
+    )
+    made.add_argument("method", choices=["nearest", "aap", "shrink"])
+    arguments = made.parse_args()
     measure = {"nearest": nearest, "aap": aap, "shrink": shrink}[arguments.method]
     rows = gallery(arguments.n, arguments.clusters)
     for sigma in arguments.sigma:
@@ -124,17 +131,6 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = work()
     return result, time.perf_counter() - start
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("method", choices=["nearest", "aap", "shrink"])
-    parser.add_argument("--n", type=int, default=1000)
-    parser.add_argument("--sigma", type=float, nargs="+", default=[0.1, 1.0, 10.0])
-    parser.add_argument("--clusters", type=int, default=0, help="0 for no clusters (default)")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.csv
+from command_line import JSON, parser
 from numpy.typing import NDArray
 from perturb import perturb_stage
+from stage import DELTA, EPSILON
 
 from pipeline.gallery.dense import create_embeddings
 from pipeline.gallery.open import open_gallery
@@ -37,7 +39,7 @@ from pipeline.plan.gram import GramPlan, plan_release
 from scoreshield.arithmetic.fixedpoint import to_fixed
 from scoreshield.mechanisms.gram import calibrate_gram
 
-EPSILON, DELTA, DENSE_FEATURES = 8.0, 1e-6, 128
+DENSE_FEATURES = 128
 TARGET = 1.5
 _INGEST = """
 import resource, sys, time
@@ -70,7 +72,16 @@ class IngestMeasurement:
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = parser(
+        __doc__,
+        items=(200_000, "of the catalogue"),
+        users=(1_000_000, "of the catalogue"),
+        ratings=(20_000_000, "of the catalogue"),
+        subset=(20_000, "items of a subset"),
+        workers=(2, "worker processes"),
+        repeat=(2, "repetitions"),
+        json=JSON,
+    ).parse_args()
     with tempfile.TemporaryDirectory(prefix="recommender-benchmark-") as folder:
         place = Path(folder)
         catalogue = invented(arguments.items, arguments.users, arguments.ratings)
@@ -208,20 +219,6 @@ def report(
             f"{result['wall_ratio']:.2f}, processor {result['cpu_ratio']:.2f} of dense rows of "
             f"{DENSE_FEATURES} (target {TARGET}); peak {result['peak_over_planned']:.2f} of plan"
         )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--items", type=int, default=200_000)
-    parser.add_argument("--users", type=int, default=1_000_000)
-    parser.add_argument("--ratings", type=int, default=20_000_000)
-    parser.add_argument("--subset", type=int, default=20_000, help="items of a subset")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
-    parser.add_argument("--repeat", type=int, default=2, help="repetitions (default 2)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import JSON, parser
 from numpy.typing import NDArray
 
 from scoreshield.arithmetic.fixedpoint import to_fixed
@@ -38,7 +39,15 @@ COLUMNS = ("recall_at_1", "recall_at_5", "mrr_at_10")
 
 
 def main() -> None:
-    arguments = _arguments()
+    made = parser(
+        __doc__,
+        epsilon=([1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0], "of a query"),
+        delta=(1e-6, "of a query"),
+        releases=(5, "averaged over"),
+        json=JSON,
+    )
+    made.add_argument("folder", type=Path, help="where the embeddings are")
+    arguments = made.parse_args()
     folder: Path = arguments.folder
     questions = np.load(folder / "questions_emb_f32.npy")
     passages = np.load(folder / "passages_emb_f32.npy")
@@ -110,20 +119,6 @@ def report(arguments: argparse.Namespace, table: list[dict[str, Any]]) -> None:
         sigma = "" if line["sigma"] is None else f"{line['sigma']:.4f}"
         shown = " | ".join(f"{line[name]:.4f}" for name in COLUMNS)
         print(f"| {line['scores']} | {epsilon} | {sigma} | {shown} |")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, help="where the embeddings are")
-    parser.add_argument(
-        "--epsilon", type=float, nargs="+", default=[1, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-    )
-    parser.add_argument("--delta", type=float, default=1e-6, help="default 1e-6")
-    parser.add_argument("--releases", type=int, default=5, help="averaged over (default 5)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from command_line import JSON, parser
 
 from scoreshield.noise import sampler as noise
 
@@ -27,7 +28,13 @@ WHOLE = slice(0, noise.TILE)
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = parser(
+        __doc__,
+        tiles=(8, "tiles a repetition"),
+        repetitions=(11, "of both sides in turn"),
+        ratio=(1.5 * 2**20, "sigma over grid"),
+        json=JSON,
+    ).parse_args()
     key = noise.tile_key(bytes(noise.KEY_BYTES), "benchmark", "gram", 0, 1)
     generator, buffer = np.random.default_rng(0), np.empty(PIECE)
 
@@ -89,19 +96,6 @@ def report(
         f"(fastest {result['standard_normal_fastest_ns']})"
     )
     print(f"ratio            {ratio:6.2f}   (median of {arguments.repetitions} repetitions)")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tiles", type=int, default=8, help="tiles a repetition (default 8)")
-    parser.add_argument("--repetitions", type=int, default=11, help="default 11")
-    parser.add_argument(
-        "--ratio", type=float, default=1.5 * 2**20, help="sigma over grid (default 1.5 * 2^20)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

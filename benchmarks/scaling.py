@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from blockwise import least_seconds, noisy_store
+from command_line import parser
 from perturb import GALLERY, make_inputs, perturb_stage
 from threadpoolctl import threadpool_limits
 
@@ -48,18 +49,16 @@ Case = tuple[str, int, int]
 
 def main() -> None:
     """One JSON object: least seconds, speed-ups, exponents, and the machine's own ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--n",
-        type=int,
-        nargs=3,
-        default=[10_000, 20_000, 40_000],
-        help="growth is from the first to the last, speed-up at the one in the middle",
-    )
-    parser.add_argument("--d", type=int, default=128)
-    parser.add_argument("--columns", type=int, default=256, help="of the panel of a product")
-    parser.add_argument("--repeat", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = parser(
+        __doc__,
+        n=(
+            [10_000, 20_000, 40_000],
+            "records; growth from first to last, speed-up at the second",
+        ),
+        d=(128, "features"),
+        columns=(256, "of the panel of a product"),
+        repeat=(3, "repetitions"),
+    ).parse_args()
     print(json.dumps(measured(arguments), indent=1))
 
 

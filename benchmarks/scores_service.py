@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from command_line import JSON, parser
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
@@ -32,7 +33,14 @@ Times = tuple[float, float]
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = parser(
+        __doc__,
+        records=(100_000, "of the gallery"),
+        features=(256, "of a record"),
+        queries=(101, "queries timed"),
+        epsilon=(8.0, "of a query"),
+        json=JSON,
+    ).parse_args()
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((arguments.records, arguments.features), dtype=np.float32)
     queries = generator.standard_normal((arguments.queries + 3, arguments.features))
@@ -114,18 +122,6 @@ def report(arguments: argparse.Namespace, runs: list[dict[str, Times]]) -> None:
     ):
         wall, processor = result[f"{name}_wall_ms"], result[f"{name}_processor_ms"]
         print(f"{words:34}{wall:8.2f}{processor:12.2f}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--records", type=int, default=100_000, help="default 100000")
-    parser.add_argument("--features", type=int, default=256, help="default 256")
-    parser.add_argument("--queries", type=int, default=101, help="queries timed (default 101)")
-    parser.add_argument("--epsilon", type=float, default=8.0, help="default 8")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ FOLDER holds passages_emb_f32.npy and questions_emb_f32.npy.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 from blockwise import clustered
+from command_line import parser
 from projection import Matrix, relative_distance
 
 from scoreshield.projection import project
@@ -31,7 +31,14 @@ TOLERANCES = {"nearest": 1e-5, "aap": 1e-3}
 
 def main() -> None:
     """One JSON line for each gallery and σ."""
-    arguments = _arguments()
+    made = parser(
+        __doc__,
+        n=(1000, "clustered rows"),
+        d=(128, "their features"),
+        sigma=(SIGMAS, "of the noise"),
+    )
+    made.add_argument("--xquad", type=Path, help="folder of the embeddings")
+    arguments = made.parse_args()
     galleries = {"clustered": clustered(arguments.n, arguments.d)}
     if arguments.xquad is not None:
         galleries["XQuAD"] = embeddings(arguments.xquad)
@@ -67,17 +74,6 @@ def embeddings(folder: Path) -> Matrix:
     rows = np.vstack([np.load(folder / name) for name in names]).astype(np.float64)
     unit: Matrix = rows / np.linalg.norm(rows, axis=1)[:, None]
     return unit
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=1000, help="clustered rows (default 1000)")
-    parser.add_argument("--d", type=int, default=128)
-    parser.add_argument("--sigma", type=float, nargs="+", default=SIGMAS)
-    parser.add_argument("--xquad", type=Path, help="folder of the embeddings")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ counted.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections import Counter
@@ -24,6 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 from blockwise import clustered
+from command_line import parser
 
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.memory import FLOAT32_BYTES
@@ -65,12 +65,13 @@ class InMemory:
 
 def main() -> None:
     """One JSON line for each size, noise and method."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, nargs="+", default=[1000, 2000])
-    parser.add_argument("--d", type=int, default=64)
-    parser.add_argument("--sigma", type=float, nargs="+", default=[0.1, 1.0, 10.0, 100.0])
-    parser.add_argument("--methods", nargs="+", default=["shrink", "nearest", "aap"])
-    arguments = parser.parse_args()
+    arguments = parser(
+        __doc__,
+        n=([1000, 2000], "records"),
+        d=(64, "features"),
+        sigma=([0.1, 1.0, 10.0, 100.0], "of the noise"),
+        methods=(["shrink", "nearest", "aap"], "of projection"),
+    ).parse_args()
     for n in arguments.n:
         for sigma in arguments.sigma:
             for method in arguments.methods:
