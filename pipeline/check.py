@@ -41,6 +41,14 @@ class Check:
             return cls(name, True, fine, 0)
         return cls(name, False, f"{len(faults)} fault(s): {listed(faults)}", len(faults))
 
+    def to_json(self) -> dict[str, str | bool]:
+        """For a machine."""
+        return {"name": self.name, "ok": self.ok, "detail": self.detail}
+
+    def to_text(self) -> str:
+        """For a person."""
+        return f"{'ok   ' if self.ok else 'FAULT'} {self.name}: {self.detail}"
+
 
 def faults_of(checks: Sequence[Check]) -> tuple[Check, ...]:
     """The checks that do not hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,15 +78,3 @@ def takes_config(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(load_config(config), **given)
 
     return command
-
-
-def checks_json(checks: Iterable[Any]) -> list[dict[str, Any]]:
-    """Checks for a machine."""
-    return [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
-
-
-def checks_text(checks: Iterable[Any]) -> str:
-    """Checks for a person."""
-    return "\n".join(
-        f"{'ok   ' if check.ok else 'FAULT'} {check.name}: {check.detail}" for check in checks
-    )

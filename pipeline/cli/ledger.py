@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Result, checks_json, checks_text, prints_result, takes_config
+from pipeline.cli.command import Result, prints_result, takes_config
 
 if TYPE_CHECKING:
     from pipeline.config.model import Config
@@ -68,8 +68,8 @@ def ledger_verify(settings: Config, adopt: bool) -> Result:
     checks = check(settings.ledger.url, settings.private)
     faults = sum(not check.ok for check in checks)
     return Result(
-        {"ok": not faults, "checks": checks_json(checks)},
-        checks_text(checks),
+        {"ok": not faults, "checks": [check.to_json() for check in checks]},
+        "\n".join(check.to_text() for check in checks),
         f"ledger: {faults} checks failed" if faults else None,
     )
 

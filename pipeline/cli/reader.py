@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.command import Result, checks_json, checks_text, path_or_url, prints_result
+from pipeline.cli.command import Result, path_or_url, prints_result
 
 _release_argument = click.argument("release", type=path_or_url)
 
@@ -43,15 +43,16 @@ def verify(
     asked = None if queries is None else load_queries(queries, queries_key).sha256
     with standard_reporter() as reporter:
         report = verify_release(release, signer, Checking(reporter), asked)
-    faults = sum(not check.ok for check in report.checks)
+    faults = len(report.faults)
     return Result(
         {
             "release": str(release),
             "ok": not faults,
             "not_private_reason": report.not_private_reason,
-            "checks": checks_json(report.checks),
+            "checks": [check.to_json() for check in report.checks],
         },
-        _not_private_line(report.not_private_reason) + checks_text(report.checks),
+        _not_private_line(report.not_private_reason)
+        + "\n".join(check.to_text() for check in report.checks),
         f"{release}: {faults} checks failed; restore it from a copy. Its curator can also move it "
         "away and run 'scoreshield release CONFIG' again, which publishes it anew from intact "
         "noisy blocks and spends nothing"
