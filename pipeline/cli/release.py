@@ -50,7 +50,7 @@ def plan(
             "--features."
         )
     if calibrate:
-        from pipeline.forecast.machine_rates import calibrate as measure_rates
+        from pipeline.forecast.machine_rates import measure_rates
         from pipeline.forecast.preview import plan_of_size, planned_size
         from pipeline.progress import standard_reporter
 

@@ -117,11 +117,6 @@ def run_at_once(
     return [result for _, result in sorted(zip(order, results, strict=True), key=_first)]
 
 
-def run_one(client: Client, name: str, function: Callable[[Any, int], Result], job: Any) -> Result:
-    """Run a single task on some worker and wait for it."""
-    return next(run_tasks(client, name, function, job, [0]))
-
-
 def _outcome(client: Client, future: Any, name: str) -> Any:
     """The result of a finished task, or an error for people; the future is released either way."""
     try:

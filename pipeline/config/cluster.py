@@ -52,6 +52,12 @@ class Cluster(StrictModel):
         """Threads that one task may use when it has the whole cluster to itself."""
         return self.workers * self.threads_per_worker
 
+    @property
+    def private_key(self) -> Path | None:
+        """The key that opens the cluster, where it has one."""
+        tls: Tls | None = getattr(self, "tls", None)
+        return None if tls is None else tls.key
+
 
 class Tls(StrictModel):
     """Certificates of a private authority; a cluster trusts whoever holds one of them."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from pipeline.config.cluster import AddressCluster, AnyCluster, Cluster, KubernetesCluster
+from pipeline.config.cluster import AnyCluster, Cluster
 from pipeline.config.paths import AnchoredPath, PathOrUrl, anchored
 from pipeline.config.period import PeriodKind
 from pipeline.config.regimes import check_regime_settings
@@ -237,7 +237,7 @@ class Config(StrictModel):
             "secret": self.secret.file,
             "ratings.records": self.ratings.records,
             "metrics.textfile": self.metrics.textfile,
-            "cluster.tls": self._tls_key,
+            "cluster.tls": self.cluster.private_key,
             "ledger": self.ledger.file,
         }
         for key, path in kept.items():
@@ -247,12 +247,6 @@ class Config(StrictModel):
                     f"output {self.output}; whoever reads releases would reach it"
                 )
         return self
-
-    @property
-    def _tls_key(self) -> Path | None:
-        """The key that opens the cluster, where it has one."""
-        cluster = self.cluster
-        return cluster.tls.key if isinstance(cluster, AddressCluster | KubernetesCluster) else None
 
     @model_validator(mode="after")
     def _settings_are_those_of_the_regime(self) -> Config:

@@ -27,7 +27,7 @@ from pipeline.cluster import open_cluster
 from pipeline.cluster.window import run_at_once, run_tasks
 from pipeline.config.model import Config
 from pipeline.forecast import rate_tasks as tasks
-from pipeline.forecast.rates_file import Calibration, here_and_now, save_calibration
+from pipeline.forecast.rates_file import MachineRates, here_and_now, save_rates
 from pipeline.gallery.dense import create_embeddings
 from pipeline.plan.geometry import Triangle
 from pipeline.plan.memory import FLOAT32_BYTES
@@ -59,7 +59,7 @@ HANDED_OUT = 60
 _STAGE = "calibrate"
 
 
-def calibrate(config: Config, plan: ReleasePlan, reporter: Reporter) -> Calibration:
+def measure_rates(config: Config, plan: ReleasePlan, reporter: Reporter) -> MachineRates:
     """Measure and store the rates of the configured cluster, at the sizes of a plan.
 
     Raises
@@ -80,7 +80,7 @@ def calibrate(config: Config, plan: ReleasePlan, reporter: Reporter) -> Calibrat
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     found = here_and_now(rates, config.cluster, plan.encoding.dtype)
-    save_calibration(private, found)
+    save_rates(private, found)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config.model import Config
 from pipeline.errors import BudgetRefused
-from pipeline.forecast.rates_file import load_calibration
+from pipeline.forecast.rates_file import load_rates
 from pipeline.forecast.workload import Workload
 from pipeline.ingest.queries import Queries
 from pipeline.ingest.sources import SourceSize, latest_gallery, publishes_ids, source_size
@@ -184,7 +184,7 @@ def preview(
     workload = Workload(
         plan,
         config.cluster,
-        load_calibration(config.private),
+        load_rates(config.private),
         interactions=size.record_kind is not None,
         elsewhere=_kept_elsewhere(config),
     )

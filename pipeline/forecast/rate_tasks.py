@@ -1,4 +1,4 @@
-"""What a calibration times, in one thread of one worker: real kernels on made-up data.
+"""What is timed to find rates, in one thread of one worker: real kernels on made-up data.
 
 Every function times one kernel of a release and returns its seconds. The data come from
 :func:`scoreshield.projection.blockwise.panels.start_pattern`; the noise has a key of zeros and is

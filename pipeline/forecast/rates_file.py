@@ -24,7 +24,7 @@ _SOFTWARE = ("scoreshield", "numpy", "scipy", "zarr", "dask", "distributed")
 
 
 @dataclass(frozen=True)
-class Calibration:
+class MachineRates:
     """Rates, and what they are rates of.
 
     Attributes
@@ -69,9 +69,9 @@ class Calibration:
         ]
 
 
-def here_and_now(rates: Rates, cluster: Cluster, stored_as: str) -> Calibration:
+def here_and_now(rates: Rates, cluster: Cluster, stored_as: str) -> MachineRates:
     """Rates with what they are rates of: this machine, this software, that cluster and type."""
-    return Calibration(
+    return MachineRates(
         rates=rates,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         host=socket.gethostname(),
@@ -84,16 +84,16 @@ def here_and_now(rates: Rates, cluster: Cluster, stored_as: str) -> Calibration:
     )
 
 
-def save_calibration(private: Path, calibration: Calibration) -> Path:
+def save_rates(private: Path, measured: MachineRates) -> Path:
     """Write the file, replacing an earlier one."""
     path = make_private(private) / MEASURED_RATES
-    content = {"format": _FORMAT, **asdict(calibration)}
+    content = {"format": _FORMAT, **asdict(measured)}
     write_atomically(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
     return path
 
 
-def load_calibration(private: Path) -> Calibration | None:
-    """The stored calibration, or None where there is none.
+def load_rates(private: Path) -> MachineRates | None:
+    """The stored rates, or None where there is none.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def load_calibration(private: Path) -> Calibration | None:
         ) from error
 
 
-def _parsed(content: dict[str, Any]) -> Calibration:
+def _parsed(content: dict[str, Any]) -> MachineRates:
     if content.pop("format") != _FORMAT:
         raise ValueError("another format version")
     rates = Rates(**content.pop("rates"))
@@ -121,4 +121,4 @@ def _parsed(content: dict[str, Any]) -> Calibration:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (number and math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value!r}")
-    return Calibration(rates=rates, **content)
+    return MachineRates(rates=rates, **content)

@@ -1,6 +1,6 @@
 """The work of a planned release, for a person or a machine: tasks, bytes, passes, and hours.
 
-Times are shown where a calibration has measured rates, with what they rest on besides.
+Times are shown where rates were measured, with what they rest on besides.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.config.cluster import Cluster
-from pipeline.forecast.rates_file import Calibration
+from pipeline.forecast.rates_file import MachineRates
 from pipeline.plan.blockwise import BlockwisePlan
 from pipeline.plan.rates import Machines, StageTime
 from pipeline.plan.release import ReleasePlan, cache_bytes, forecast_time
@@ -30,14 +30,14 @@ class Workload:
     ----------
     plan : what is counted
     cluster : the machines it is planned for
-    calibration : None where no rates were measured
+    measured : None where no rates were measured
     interactions : whether records are sparse
     elsewhere : what is kept elsewhere than in the private folder, where storage was measured
     """
 
     plan: ReleasePlan
     cluster: Cluster
-    calibration: Calibration | None
+    measured: MachineRates | None
     interactions: bool = False
     elsewhere: tuple[str, ...] = ()
 
@@ -50,9 +50,9 @@ class Workload:
     @property
     def times(self) -> tuple[StageTime, ...] | None:
         """Seconds of every stage; None where no rates were measured."""
-        if self.calibration is None:
+        if self.measured is None:
             return None
-        return forecast_time(self.plan, self.calibration.rates, self.machines)
+        return forecast_time(self.plan, self.measured.rates, self.machines)
 
     def to_json(self) -> dict[str, Any]:
         """The blockwise projection and the times, both None where there are none."""
@@ -60,12 +60,12 @@ class Workload:
         return {
             "blockwise": None if blockwise is None else self._projection(blockwise),
             "time": None
-            if times is None or self.calibration is None
+            if times is None or self.measured is None
             else {
                 "hours": sum(stage.seconds for stage in times) / 3600,
                 "stages": {stage.name: stage.seconds for stage in times},
-                "rates": asdict(self.calibration),
-                "assumptions": self.assumptions(self.calibration),
+                "rates": asdict(self.measured),
+                "assumptions": self.assumptions(self.measured),
             },
         }
 
@@ -90,7 +90,7 @@ class Workload:
                 lines += [f"    {line}" for line in self._projection_lines(self.plan.blockwise)]
         return lines + self._time_lines(times)
 
-    def assumptions(self, calibration: Calibration) -> list[str]:
+    def assumptions(self, measured: MachineRates) -> list[str]:
         """What a forecast of time takes for granted beyond what was measured."""
         assumed = []
         if self.plan.blockwise is not None:
@@ -105,12 +105,12 @@ class Workload:
             )
         if self.elsewhere:
             assumed.append(f"{' and '.join(self.elsewhere)} as fast to reach as the private folder")
-        if self.cluster.workers != calibration.workers:
+        if self.cluster.workers != measured.workers:
             assumed.append(
                 f"{self.cluster.workers} workers, each as fast as one of the "
-                f"{calibration.workers} measured, with storage and network that keep up"
+                f"{measured.workers} measured, with storage and network that keep up"
             )
-        changed = calibration.differences(self.cluster, self.plan.encoding.dtype)
+        changed = measured.differences(self.cluster, self.plan.encoding.dtype)
         if changed:
             assumed.append(f"rates as they were measured ({'; '.join(changed)})")
         return assumed
@@ -153,15 +153,15 @@ class Workload:
         return bytes_read_from_storage(blockwise, self.machines)
 
     def _time_lines(self, times: tuple[StageTime, ...] | None) -> list[str]:
-        calibration = self.calibration
-        if times is None or calibration is None:
+        measured = self.measured
+        if times is None or measured is None:
             return [UNMEASURED]
         total = sum(stage.seconds for stage in times)
         lines = [
             f"time: about {show_seconds(total)} ({total / 3600:.3g} hours), of which "
             f"{show_seconds(times[0].seconds)} to start the cluster",
-            f"  measured: rates on {calibration.host}, {calibration.cores} cores, "
-            f"{calibration.workers} workers of {calibration.threads_per_worker} threads, at "
-            f"{calibration.measured_at}",
+            f"  measured: rates on {measured.host}, {measured.cores} cores, "
+            f"{measured.workers} workers of {measured.threads_per_worker} threads, at "
+            f"{measured.measured_at}",
         ]
-        return lines + [f"  assumed: {words}" for words in self.assumptions(calibration)]
+        return lines + [f"  assumed: {words}" for words in self.assumptions(measured)]

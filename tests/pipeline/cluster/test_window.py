@@ -21,7 +21,7 @@ from distributed import Client, Future
 
 from pipeline.cluster import open_cluster, window
 from pipeline.cluster.patience import current_patience, patience
-from pipeline.cluster.window import run_at_once, run_one, run_tasks
+from pipeline.cluster.window import run_at_once, run_tasks
 from pipeline.config.cluster import Cluster
 from pipeline.errors import BudgetRefused, IntegrityFailure, RunFailed
 
@@ -104,10 +104,6 @@ def test_a_call_never_gets_the_results_of_an_earlier_one_of_its_name(
 
 def test_no_tasks_are_no_results(client: Client) -> None:
     assert list(run_tasks(client, "none", lambda _job, index: index, None, [])) == []
-
-
-def test_one_task_gets_its_job(client: Client) -> None:
-    assert run_one(client, "one", lambda job, index: (job, index), "job") == ("job", 0)
 
 
 @pytest.mark.parametrize("kind", [IntegrityFailure, BudgetRefused])
@@ -230,7 +226,7 @@ def test_a_task_that_always_hangs_ends_the_run(
     assert "cluster.task_timeout" in str(caught.value)
     # The stopped worker seems idle by now: what is given to it is done once it is restarted.
     with patience(5.0):
-        assert run_one(client, "after", lambda job, _: job, 5) == 5
+        assert run_at_once(client, "after", lambda job, _: job, [5]) == [5]
 
 
 def test_signs_of_life_keep_a_long_task_from_being_taken_for_hung(
@@ -246,7 +242,7 @@ def test_signs_of_life_keep_a_long_task_from_being_taken_for_hung(
         beats = [threading.Timer(0.3 * beat, heard.hear) for beat in range(1, 12)]
         for timer in beats:
             timer.start()
-        assert run_one(client, "slow", slow, str(tmp_path)) == 0
+        assert run_at_once(client, "slow", slow, [str(tmp_path)]) == [0]
         for timer in beats:
             timer.cancel()
     assert len(os.listdir(tmp_path)) == 1

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from pipeline.cli.main import cli
 from pipeline.config.model import Config
 from pipeline.config.yaml import load_config
-from pipeline.forecast.machine_rates import Split, calibrate
+from pipeline.forecast.machine_rates import Split, measure_rates
 from pipeline.forecast.preview import plan_of_size, planned_size, preview
-from pipeline.forecast.rates_file import Calibration, load_calibration
+from pipeline.forecast.rates_file import MachineRates, load_rates
 from pipeline.plan.release import ReleasePlan
 from pipeline.progress import JsonLines
 from pipeline.run.record import Timings
@@ -45,19 +45,19 @@ def configured(folder: Path, **changes: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Calibration]:
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, MachineRates]:
     """A configuration whose gallery doesn't exist, and what was measured for it."""
     folder = tmp_path_factory.mktemp("calibrated")
     config = load_config(configured(folder))
     with (folder / "log").open("w") as log:
-        return config, calibrate(config, planned(config, 5000, 16), JsonLines(log))
+        return config, measure_rates(config, planned(config, 5000, 16), JsonLines(log))
 
 
 def test_rates_are_measured_without_gallery_or_ledger(
-    calibrated: tuple[Config, Calibration],
+    calibrated: tuple[Config, MachineRates],
 ) -> None:
     config, found = calibrated
-    assert load_calibration(config.private) == found
+    assert load_rates(config.private) == found
     assert all(np.isfinite(rate) and rate > 0 for rate in asdict(found.rates).values())
     # Rough bounds, for a slip of a thousand, on any machine and however busy.
     assert 1e5 < found.rates.noise_samples < 1e10
@@ -67,7 +67,7 @@ def test_rates_are_measured_without_gallery_or_ledger(
     assert found.stored_as == planned(config, 5000, 16).encoding.dtype
 
 
-def test_nothing_is_left_but_the_rates(calibrated: tuple[Config, Calibration]) -> None:
+def test_nothing_is_left_but_the_rates(calibrated: tuple[Config, MachineRates]) -> None:
     config, _ = calibrated
     assert [entry.name for entry in config.private.iterdir()] == [MEASURED_RATES]
     assert {entry.name for entry in config.private.parent.iterdir()} == {
@@ -78,7 +78,7 @@ def test_nothing_is_left_but_the_rates(calibrated: tuple[Config, Calibration]) -
 
 
 def test_a_million_records_on_64_workers_are_planned_without_data(
-    calibrated: tuple[Config, Calibration],
+    calibrated: tuple[Config, MachineRates],
 ) -> None:
     config, _ = calibrated
     shown = preview(config, records=1_000_000, features=128, workers=64)
@@ -114,17 +114,17 @@ def test_without_rates_the_way_to_them_is_named(tmp_path: Path) -> None:
 
 
 def test_rates_of_another_machine_are_used_and_named(
-    calibrated: tuple[Config, Calibration],
+    calibrated: tuple[Config, MachineRates],
 ) -> None:
     config, found = calibrated
     shown = preview(config, records=5000, features=16).workload
-    elsewhere = replace(shown, calibration=replace(found, host="elsewhere"))
+    elsewhere = replace(shown, measured=replace(found, host="elsewhere"))
     assert elsewhere.times == shown.times
     assert "host elsewhere, now " in "\n".join(elsewhere.to_lines())
 
 
 def test_what_is_kept_elsewhere_than_was_measured_is_named(
-    calibrated: tuple[Config, Calibration],
+    calibrated: tuple[Config, MachineRates],
 ) -> None:
     config, _ = calibrated
     elsewhere = config.model_copy(update={"blocks": config.private.parent / "blocks"})
@@ -133,7 +133,7 @@ def test_what_is_kept_elsewhere_than_was_measured_is_named(
     assert "to reach" not in preview(config, records=5000, features=16).to_text()
 
 
-def test_the_sizes_are_options_of_the_command(calibrated: tuple[Config, Calibration]) -> None:
+def test_the_sizes_are_options_of_the_command(calibrated: tuple[Config, MachineRates]) -> None:
     config, _ = calibrated
     file = str(config.private.parent / "release.yaml")
     options = ["--records", "4000", "--features", "32", "--workers", "3", "--json"]
@@ -180,7 +180,7 @@ def test_the_forecast_of_twenty_thousand_records_is_right_within_a_half(
     projection = {"method": method}
     config = load_config(configured(tmp_path, gallery="faces.npy", projection=projection))
     with (tmp_path / "log").open("w") as log:
-        calibrate(config, planned(config), JsonLines(log))
+        measure_rates(config, planned(config), JsonLines(log))
     times = preview(config).workload.times
     assert times is not None
     foretold = sum(stage.seconds for stage in times)

@@ -12,10 +12,10 @@ import pytest
 from pipeline.config.cluster import Cluster
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.rates_file import (
-    Calibration,
+    MachineRates,
     here_and_now,
-    load_calibration,
-    save_calibration,
+    load_rates,
+    save_rates,
 )
 from pipeline.plan.rates import Rates
 from pipeline.storage.layout import MEASURED_RATES
@@ -24,28 +24,28 @@ RATES = Rates(**dict.fromkeys((field.name for field in fields(Rates)), 2.5))
 
 
 @pytest.fixture
-def calibration() -> Calibration:
+def measured() -> MachineRates:
     return here_and_now(RATES, Cluster(), "int8")
 
 
 def test_what_is_saved_is_found_again_by_its_owner_alone(
-    tmp_path: Path, calibration: Calibration
+    tmp_path: Path, measured: MachineRates
 ) -> None:
-    assert load_calibration(tmp_path / "private") is None
-    path = save_calibration(tmp_path / "private", calibration)
-    assert load_calibration(tmp_path / "private") == calibration
+    assert load_rates(tmp_path / "private") is None
+    path = save_rates(tmp_path / "private", measured)
+    assert load_rates(tmp_path / "private") == measured
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_nothing_differs_where_it_was_measured(calibration: Calibration) -> None:
-    assert calibration.differences(Cluster(), "int8") == []
+def test_nothing_differs_where_it_was_measured(measured: MachineRates) -> None:
+    assert measured.differences(Cluster(), "int8") == []
     # More workers are no other machines; a forecast says so itself.
-    assert calibration.differences(Cluster(workers=64), "int8") == []
+    assert measured.differences(Cluster(workers=64), "int8") == []
 
 
-def test_what_differs_is_named(calibration: Calibration) -> None:
-    elsewhere = replace(calibration, host="elsewhere", software={"numpy": "1.0"})
+def test_what_differs_is_named(measured: MachineRates) -> None:
+    elsewhere = replace(measured, host="elsewhere", software={"numpy": "1.0"})
     found = elsewhere.differences(Cluster(threads_per_worker=4), "float32")
     assert found[0].startswith("host elsewhere, now ")
     assert "noisy values int8, now float32" in found
@@ -58,18 +58,18 @@ def test_what_differs_is_named(calibration: Calibration) -> None:
     [("noise_samples", 0.0), ("noise_samples", -1.0), ("noise_samples", "fast"), ("other", 1.0)],
 )
 def test_what_is_no_rate_is_refused(
-    tmp_path: Path, calibration: Calibration, key: str, value: object
+    tmp_path: Path, measured: MachineRates, key: str, value: object
 ) -> None:
-    path = save_calibration(tmp_path, calibration)
+    path = save_rates(tmp_path, measured)
     content = json.loads(path.read_text())
     content["rates"][key] = value
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match="--calibrate"):
-        load_calibration(tmp_path)
+        load_rates(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "rates": 3}'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / MEASURED_RATES).write_text(text)
     with pytest.raises(ConfigurationError, match="expected rates"):
-        load_calibration(tmp_path)
+        load_rates(tmp_path)
