@@ -22,16 +22,17 @@ from pipeline.errors import ScoreShieldError, exit_code
 from pipeline.progress import Tee
 from pipeline.run.budget import ConfiguredLedger
 from pipeline.run.release import release
+from tests.harness.site import COMMAND, DASK, Site, may_mount
 
 
-def nothing_spent(site: Any) -> bool:
+def nothing_spent(site: Site) -> bool:
     """No ledger, no key, no noise."""
     config = load_config(site.root / "release.yaml")
     left = list((site.root / "private").rglob("*.key"))
     return not ConfiguredLedger(config).exists and not left
 
 
-def refused(site: Any, code: int, **changes: Any) -> list[str]:
+def refused(site: Site, code: int, **changes: Any) -> list[str]:
     """The lines with which a release is refused."""
     config = load_config(site.configure("refused.yaml", **changes))
     with pytest.raises(ScoreShieldError) as caught:
@@ -44,7 +45,7 @@ def refused(site: Any, code: int, **changes: Any) -> list[str]:
 # In the order of the file: the refusals come first, so that nothing is spent when they look.
 
 
-def test_other_threads_and_memory_than_planned(site: Any) -> None:
+def test_other_threads_and_memory_than_planned(site: Site) -> None:
     lines = refused(
         site, 2, cluster=site.cluster(threads_per_worker=2, memory_limit="1GiB"), block_side="auto"
     )
@@ -55,12 +56,12 @@ def test_other_threads_and_memory_than_planned(site: Any) -> None:
     assert lines[-1] == "Nothing was spent by this attempt."
 
 
-def test_fewer_workers_than_configured(site: Any) -> None:
+def test_fewer_workers_than_configured(site: Site) -> None:
     (line,) = refused(site, 6, cluster=site.cluster(workers=3, wait=1))
     assert line.startswith("cluster.workers: found 2 of 3 after 1 s")
 
 
-def test_a_scheduler_of_another_authority(site: Any) -> None:
+def test_a_scheduler_of_another_authority(site: Site) -> None:
     make_certificates(site.root / "other", 1)
     tls = {name: f"other/{file}" for name, file in FILES.items()}
     (line,) = refused(site, 6, cluster=site.cluster(tls=tls))
@@ -70,7 +71,7 @@ def test_a_scheduler_of_another_authority(site: Any) -> None:
 FILES = {"ca": "ca.pem", "certificate": "cluster.pem", "key": "cluster.key"}
 
 
-def test_certificates_that_are_missing_or_that_others_can_read(site: Any) -> None:
+def test_certificates_that_are_missing_or_that_others_can_read(site: Site) -> None:
     tls = {name: f"nowhere/{file}" for name, file in FILES.items()}
     (line,) = refused(site, 2, cluster=site.cluster(tls=tls))
     assert line.startswith("cluster.tls.ca: ")
@@ -82,7 +83,7 @@ def test_certificates_that_are_missing_or_that_others_can_read(site: Any) -> Non
     assert "cluster.key has mode 0644, expected 0600" in line
 
 
-def test_a_key_that_a_group_can_read(site: Any) -> None:
+def test_a_key_that_a_group_can_read(site: Site) -> None:
     shutil.copytree(site.root / "tls", site.root / "shared")
     key = site.root / "shared" / "cluster.key"
     key.chmod(0o640)
@@ -95,7 +96,7 @@ def test_a_key_that_a_group_can_read(site: Any) -> None:
         check_file("cluster.tls.key", key, secret=True)
 
 
-def test_nobody_without_a_certificate_gets_in(site: Any) -> None:
+def test_nobody_without_a_certificate_gets_in(site: Site) -> None:
     with pytest.raises(OSError):  # noqa: PT011 (Dask's message is its own)
         Client(f"tcp://127.0.0.1:{site.port}", timeout=2)
     anonymous = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -108,7 +109,7 @@ def test_nobody_without_a_certificate_gets_in(site: Any) -> None:
         encrypted.recv(1)
 
 
-def test_the_scheduler_listens_where_it_was_told_to(site: Any) -> None:
+def test_the_scheduler_listens_where_it_was_told_to(site: Site) -> None:
     """Dask opens a second port, outside TLS, even where it serves no page."""
     descriptors = Path(f"/proc/{site.services[0].pid}/fd")
     own = {os.readlink(found) for found in descriptors.iterdir()}
@@ -126,7 +127,7 @@ def test_the_scheduler_listens_where_it_was_told_to(site: Any) -> None:
     assert hosts == {"0100007F"}
 
 
-def joined(site: Any, service: subprocess.Popen[bytes], count: int) -> None:
+def joined(site: Site, service: subprocess.Popen[bytes], count: int) -> None:
     """Wait for a worker that a test has started."""
     section = load_config(site.root / "release.yaml").cluster
     assert isinstance(section, AddressCluster)
@@ -135,8 +136,8 @@ def joined(site: Any, service: subprocess.Popen[bytes], count: int) -> None:
     assert service.poll() is None
 
 
-def test_a_worker_that_dask_started_with_its_own_defaults(site: Any, toolbox: Any) -> None:
-    command = [toolbox.dask, "worker", f"tls://127.0.0.1:{site.port}", *site.tls_arguments()]
+def test_a_worker_that_dask_started_with_its_own_defaults(site: Site) -> None:
+    command = [DASK, "worker", f"tls://127.0.0.1:{site.port}", *site.tls_arguments()]
     command += ["--no-dashboard", "--no-nanny", "--nthreads", "1", "--memory-limit", "0"]
     service = site.start(*command, ZARR_ASYNC__CONCURRENCY="10")
     try:
@@ -158,11 +159,11 @@ def test_a_worker_that_dask_started_with_its_own_defaults(site: Any, toolbox: An
         assert expected in text
 
 
-def test_a_worker_without_this_code(site: Any, toolbox: Any) -> None:
+def test_a_worker_without_this_code(site: Site) -> None:
     other = site.root / "other-code" / "pipeline"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise ImportError('another package of this name')")
-    command = [toolbox.dask, "worker", f"tls://127.0.0.1:{site.port}", *site.tls_arguments()]
+    command = [DASK, "worker", f"tls://127.0.0.1:{site.port}", *site.tls_arguments()]
     command += ["--no-dashboard", "--nthreads", "1", "--memory-limit", "512MiB"]
     service = site.start(*command, PYTHONPATH=str(other.parent))
     try:
@@ -174,9 +175,9 @@ def test_a_worker_without_this_code(site: Any, toolbox: Any) -> None:
     assert "another package of this name" in line
 
 
-def test_a_worker_that_sees_other_files(site: Any, toolbox: Any) -> None:
+def test_a_worker_that_sees_other_files(site: Site) -> None:
     """Another file system at the same place, and a copy of the gallery that differs in a row."""
-    if not toolbox.may_mount():
+    if not may_mount():
         pytest.skip("this user may not mount file systems")
     (gallery,) = (site.root / "private" / "galleries").iterdir()
     copy = site.root / "copy"
@@ -185,7 +186,7 @@ def test_a_worker_that_sees_other_files(site: Any, toolbox: Any) -> None:
     script = f"""
         mount --bind {copy} {gallery}
         mkdir -p releases && mount -t tmpfs none releases
-        exec {toolbox.command} cluster worker release.yaml
+        exec {COMMAND} cluster worker release.yaml
     """
     service = site.start("unshare", "--mount", "bash", "-euc", script)
     try:
@@ -203,7 +204,7 @@ def test_a_worker_that_sees_other_files(site: Any, toolbox: Any) -> None:
     assert "expected the gallery as this machine reads it" in lines[0]
 
 
-def test_a_release_and_nothing_left_behind(site: Any) -> None:
+def test_a_release_and_nothing_left_behind(site: Site) -> None:
     done = site.command("release", "release.yaml", "--json")
     assert done.returncode == 0, done.stderr
     release = Path(json.loads(done.stdout)["path"])

@@ -9,20 +9,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 import yaml
 
-from pipeline.cluster.certificates import make_certificates
+from tests.harness.curator import default_settings
 
 COMMAND = str(Path(sys.executable).with_name("scoreshield"))
 DASK = str(Path(sys.executable).with_name("dask"))
-N, D = 300, 16
 
 
 def free_port() -> int:
@@ -56,19 +52,7 @@ class Site:
     @property
     def settings(self) -> dict[str, Any]:
         """A small release on two workers."""
-        return {
-            "gallery": "source.npy",
-            "privacy": {"epsilon": 50.0, "delta": 1e-6, "adjacency": "record"},
-            "projection": {"method": "shrink"},
-            "block_side": 64,
-            "ledger": {
-                "url": "sqlite:///ledger.db",
-                "epsilon": 75.0,
-                "delta": 1e-6,
-                "create": True,
-            },
-            "cluster": self.cluster(),
-        }
+        return default_settings() | {"cluster": self.cluster()}
 
     def cluster(self, **changes: Any) -> dict[str, Any]:
         """The section ``cluster``."""
@@ -141,32 +125,3 @@ class Site:
         except subprocess.TimeoutExpired:
             service.kill()
             service.wait()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A scheduler and two workers, started by the package's own commands."""
-    made = Site(tmp_path_factory.mktemp("site"))
-    random = np.random.default_rng(1)
-    np.save(made.root / "source.npy", (random.normal(size=(N, D)) + 1.5).astype(np.float32))
-    made.configure()
-    make_certificates(made.root / "tls", 1)
-    try:
-        made.start_scheduler()
-        made.start(COMMAND, "cluster", "worker", "release.yaml", "--workers", "2")
-        yield made
-    finally:
-        for service in made.services[::-1]:
-            made.end(service)
-
-
-@pytest.fixture(scope="session")
-def toolbox() -> type:
-    """What this module knows of the machine."""
-
-    class Toolbox:
-        may_mount = staticmethod(may_mount)
-        command = COMMAND
-        dask = DASK
-
-    return Toolbox
