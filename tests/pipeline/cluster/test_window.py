@@ -226,7 +226,7 @@ def test_a_task_that_always_hangs_ends_the_run(
     assert "cluster.task_timeout" in str(caught.value)
     # The stopped worker seems idle by now: what is given to it is done once it is restarted.
     with patience(5.0):
-        assert run_at_once(client, "after", lambda job, _: job, [5]) == [5]
+        assert list(run_tasks(client, "after", lambda job, _: job, 5, [0])) == [5]
 
 
 def test_signs_of_life_keep_a_long_task_from_being_taken_for_hung(
@@ -242,7 +242,7 @@ def test_signs_of_life_keep_a_long_task_from_being_taken_for_hung(
         beats = [threading.Timer(0.3 * beat, heard.hear) for beat in range(1, 12)]
         for timer in beats:
             timer.start()
-        assert run_at_once(client, "slow", slow, [str(tmp_path)]) == [0]
+        assert list(run_tasks(client, "slow", slow, str(tmp_path), [0])) == [0]
         for timer in beats:
             timer.cancel()
     assert len(os.listdir(tmp_path)) == 1

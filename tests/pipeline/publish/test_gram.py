@@ -14,7 +14,7 @@ import pytest
 import zarr
 from distributed import Client
 
-from pipeline.cluster.window import run_at_once, run_tasks
+from pipeline.cluster.window import run_tasks
 from pipeline.errors import ConfigurationError, IntegrityFailure
 from pipeline.plan.geometry import Triangle
 from pipeline.project.dense import PROGRESS_TOPIC, ProjectJob, project_task, unprojected
@@ -129,7 +129,7 @@ def test_a_cluster_writes_the_same_bits(
     made = releases()
     triangle = made.job.triangle
     project = ProjectJob(made.job.noisy, triangle, 0.3, "nearest", 1e-7, 500, None, tmp_path / "p")
-    (summary,) = run_at_once(threads, "project", project_task, [project])
+    (summary,) = run_tasks(threads, "project", project_task, project, [0])
     job = PublishJob(tmp_path / "gram-test", triangle, ("factor", "gram"), project.target, None)
     prepare_release(job)
     panels = run_tasks(threads, "publish-factor", publish_panel, job, range(triangle.per_side))
