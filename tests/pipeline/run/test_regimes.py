@@ -10,7 +10,7 @@ import pytest
 from pipeline.config.yaml import load_config
 from pipeline.errors import ConfigurationError
 from pipeline.forecast.preview import preview
-from pipeline.reader import matrices
+from pipeline.reader import lazy_matrix
 from pipeline.reader.description import render_markdown
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
@@ -30,7 +30,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, curator: Curator) -> Curator:
     """A curator whose product has one regime more, by a line in each registry."""
     monkeypatch.setitem(registry.REGIMES, toy_regime.NAME, toy_regime.WHAT)
     monkeypatch.setitem(REGIMES, toy_regime.NAME, toy_regime.HOW)
-    monkeypatch.setitem(matrices.VIEWS, toy_regime.NAME, matrices.Scores)
+    monkeypatch.setitem(lazy_matrix.VIEWS, toy_regime.NAME, lazy_matrix.Scores)
     curator.settings = {
         name: value for name, value in curator.settings.items() if name != "projection"
     }
