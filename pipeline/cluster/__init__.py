@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
 from distributed import Client
 
 from pipeline.cluster.address import open_address
 from pipeline.cluster.kubernetes import open_kubernetes
 from pipeline.cluster.local import open_local
 from pipeline.cluster.settings import SETTINGS as SETTINGS
+from pipeline.cluster.settings import settings_and_temporaries
 from pipeline.cluster.slurm import open_slurm
 from pipeline.config.cluster import Cluster
 
@@ -41,7 +41,7 @@ def open_cluster(cluster: Cluster, scratch: Path) -> Iterator[Client]:
     RunFailed
         The cluster can't be reached, or not all of its workers came in time.
     """
-    with dask.config.set(SETTINGS), KINDS[cluster.kind](cluster, scratch) as client:
+    with settings_and_temporaries(scratch), KINDS[cluster.kind](cluster, scratch) as client:
         # A blockwise projection is thousands of short steps, each of which waits for the one
         # before; by default a client holds messages back for 10 ms, longer than most steps take.
         scheduler: Any = client.scheduler_comm

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dask
-
 from pipeline.cluster.address import security_of
-from pipeline.cluster.settings import NO_PAGES, SETTINGS
+from pipeline.cluster.settings import NO_PAGES, settings_and_temporaries
 from pipeline.config.cluster import AddressCluster, Cluster
 from pipeline.errors import ConfigurationError
 
@@ -28,7 +26,7 @@ def run_scheduler(cluster: Cluster, listen: str | None) -> None:
     section = _with_address(cluster)
     host, port = section.host_and_port
     arguments = ["--host", listen or host, "--port", str(port), *_common(section)]
-    with dask.config.set(SETTINGS):
+    with settings_and_temporaries():
         main(arguments, standalone_mode=False)
 
 
@@ -38,7 +36,7 @@ def run_workers(cluster: Cluster, count: int, listen: str | None, scratch: Path 
     Parameters
     ----------
     listen : address of this machine at which the others reach it; by default Dask looks for one
-    scratch : folder for the workers' own files; by default one in the system's temporary folder
+    scratch : folder for the workers' own files; by default a private one, removed at the end
     """
     from distributed.cli.dask_worker import main
 
@@ -50,7 +48,7 @@ def run_workers(cluster: Cluster, count: int, listen: str | None, scratch: Path 
         arguments += ["--host", listen]
     if scratch is not None:
         arguments += ["--local-directory", str(scratch)]
-    with dask.config.set(SETTINGS):
+    with settings_and_temporaries():
         main(arguments, standalone_mode=False)
 
 

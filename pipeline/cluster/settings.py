@@ -7,7 +7,10 @@ Where this package starts the processes, they get these settings from it. Others
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dask
@@ -72,6 +75,24 @@ SETTINGS: dict[str, Any] = {
 NO_PAGES = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 """Arguments of Dask's commands. Without pages it opens a port outside TLS all the same, on which
 there is nothing: on no interface but this machine's own."""
+
+
+@contextmanager
+def settings_and_temporaries(folder: Path | None = None) -> Iterator[None]:
+    """Dask under these settings, with its own files where no other user can reach them.
+
+    By default Dask shares a folder of a known name in the system's temporary folder with every user
+    of the machine, and empties what links there point to.
+
+    Parameters
+    ----------
+    folder : private; by default a new one, removed at the end
+    """
+    with ExitStack() as opened:
+        if folder is None:
+            folder = Path(opened.enter_context(TemporaryDirectory(prefix="scoreshield-")))
+        opened.enter_context(dask.config.set({**SETTINGS, "temporary-directory": str(folder)}))
+        yield
 
 
 def nested_settings() -> dict[str, Any]:

@@ -65,7 +65,7 @@ class ThreadCluster:
                     memory_limit=MEMORY,
                     processes=False,
                     dashboard_address="127.0.0.1:0",
-                    scheduler_kwargs={"dashboard": False},
+                    scheduler_kwargs={"dashboard": False, "local_directory": scratch},
                     local_directory=scratch,
                     silence_logs=logging.CRITICAL,
                     # What preflight asks for; nobody is at this address, and nobody calls there.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +16,12 @@ from typing import Any
 import dask
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, Scheduler
 
 from pipeline.cluster import open_cluster
+from pipeline.cluster.settings import in_force, settings_and_temporaries
 from pipeline.config.cluster import Cluster
+from pipeline.storage.durable import make_private
 
 SETTINGS = Cluster(workers=2, threads_per_worker=2)
 
@@ -126,3 +130,50 @@ def test_an_interrupt_during_the_start_waits_for_its_end(scratch: Path) -> None:
     sender.join()
     assert signal.getsignal(signal.SIGINT) is handler
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+class TestTheSharedTemporaryFolder:
+    """Dask's folder there may be somebody else's, with links to a curator's files."""
+
+    @pytest.fixture
+    def victims(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+        """Files that planted links point to, for commands that start now."""
+        planted = tmp_path / "tmp" / "dask-scratch-space"
+        planted.mkdir(parents=True)
+        files = []
+        for name in ("global.lock", "purge.lock"):
+            files.append(tmp_path / f"of the curator, {name}")
+            files[-1].write_text("precious")
+            (planted / name).symlink_to(files[-1])
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        return files
+
+    def test_a_local_cluster_leaves_it_alone(self, victims: list[Path], tmp_path: Path) -> None:
+        scratch = make_private(tmp_path / "scratch")
+        with open_cluster(Cluster(workers=1), scratch) as client:
+            assert client.run_on_scheduler(in_force, {"temporary-directory": None}) == {
+                "temporary-directory": str(scratch)
+            }
+            assert (scratch / "dask-scratch-space" / "global.lock").exists()
+        assert [victim.read_text() for victim in victims] == ["precious"] * 2
+
+    def test_a_scheduler_of_its_own_leaves_it_alone(self, victims: list[Path]) -> None:
+        with settings_and_temporaries():
+            folder = asyncio.run(scheduler_folder())
+            shared = folder.parents[1]
+            assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+        assert not shared.exists()
+        assert [victim.read_text() for victim in victims] == ["precious"] * 2
+
+    def test_what_it_is_for(self, victims: list[Path]) -> None:
+        """The control: Dask by itself follows the links and empties the files."""
+        with dask.config.set({"temporary-directory": None}):
+            asyncio.run(scheduler_folder())
+        assert "" in [victim.read_text() for victim in victims]
+
+
+async def scheduler_folder() -> Path:
+    """The folder of a scheduler that starts and ends."""
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+        return Path(scheduler.local_directory)
