@@ -13,14 +13,18 @@ _ROWS = 2**16
 
 
 def keep_ids(gallery: Gallery, file: Path) -> None:
-    """Write the stored ids (n, w) of a gallery that has some; a copy that is there is kept.
+    """Write the stored ids (n, w) of a gallery that has some, and no others.
+
+    Ids are no setting of a release: they may have been withdrawn or put right since an earlier
+    attempt kept them.
 
     Raises
     ------
     IntegrityFailure
         They are not what ingest wrote.
     """
-    if gallery.id_width is None or file.exists():
+    if gallery.id_width is None:
+        file.unlink(missing_ok=True)
         return
     partial = file.with_name(f".{file.name}")
     partial.touch(mode=0o600)

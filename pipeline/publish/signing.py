@@ -8,6 +8,7 @@ know *who* published compares it with a key that came to them in another way.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import reprlib
@@ -200,6 +201,8 @@ def _create(path: Path) -> None:
 def _load(path: Path) -> Ed25519PrivateKey:
     try:
         file = read_private(path)
+        if not file.plain:
+            raise OSError(errno.EINVAL, "another kind of file")
     except OSError as error:
         raise ConfigurationError(
             f"{path}: the signing key can't be opened ({error.strerror}); expected a plain file "

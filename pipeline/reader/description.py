@@ -26,7 +26,7 @@ def render_markdown(manifest: Manifest) -> str:
 
 def _without_signal(manifest: Manifest) -> str:
     """What a reader must know before reading anything into such a release."""
-    if manifest.post_processing.rank == 0:
+    if REGIMES[manifest.regime].projected and manifest.post_processing.rank == 0:
         return (
             "**Nothing rose above the noise: the released matrix is the identity and says nothing "
             "about the records.**"

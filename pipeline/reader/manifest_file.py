@@ -144,9 +144,9 @@ def check_metadata(store: Place, name: str, record: ArrayRecord) -> None:
 def check_layout(manifest: Manifest) -> None:
     """Raise IntegrityFailure unless the manifest's arrays are those of its regime and sizes."""
     n, found = manifest.shape.n, {name: row.shape for name, row in manifest.arrays.items()}
-    columns = found.get("factor", (n, 0))[-1:]
+    _, columns = found["factor"] if len(found.get("factor", ())) == 2 else (n, 0)
     regime = REGIMES[manifest.regime]
-    allowed = dict(regime.shapes(n, manifest.shape.m, *columns))
+    allowed = dict(regime.shapes(n, manifest.shape.m, columns))
     if IDS in found:
         width = found[IDS][-1:]
         fits = bool(width) and 1 <= width[0] <= ids.LONGEST_ID

@@ -62,6 +62,7 @@ def finished_period(config: Config, ledger: ConfiguredLedger) -> Outcome | None:
         ledger.ledger.commit(str(settings["lineage"]), release_id)
         destroy_key(folder.key_file)
         release_claim(folder, published)
+        folder.discard_published()
     return Outcome(published, False, manifest)
 
 

@@ -37,7 +37,9 @@ def prepare_run(
     """
     regime = REGIMES[config.regime]
     spending = spending or FromBudget(ConfiguredLedger(config))
-    queries = queries or regime.queries(config, lambda: gallery.d)
+    if queries is None or queries.rows.shape[1] != gallery.d:
+        # Also where the source was replaced by one of other features since they were read.
+        queries = regime.queries(config, lambda: gallery.d)
     settings = spending.settings(run_settings(config, gallery, queries))
     canonical = json.dumps(spending.named_by(settings), sort_keys=True).encode()
     derived = f"{config.regime}-{hashlib.sha256(canonical).hexdigest()[:12]}"

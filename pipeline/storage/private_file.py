@@ -41,8 +41,13 @@ def read_private(path: Path, longest: int = -1, *, follow_links: bool = False) -
     """
     # Without waiting: a pipe that nobody writes to would hold the run for ever.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
-        plain = stat.S_ISREG(status.st_mode)
-        content = file.read(longest) if plain else b""
+    descriptor = os.open(path, flags)
+    status = os.fstat(descriptor)
+    plain = stat.S_ISREG(status.st_mode)
+    if plain:
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(longest)
+    else:
+        os.close(descriptor)
+        content = b""
     return PrivateFile(content, plain, stat.S_IMODE(status.st_mode), status.st_uid)

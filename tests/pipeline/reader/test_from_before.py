@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.errors import IntegrityFailure
 from pipeline.gallery.dense import read_rows
 from pipeline.gallery.open import content_digest, open_gallery
 from pipeline.reader.description import render_markdown
-from pipeline.reader.manifest_file import verify_manifest
+from pipeline.reader.manifest_file import check_layout, verify_manifest
 from pipeline.reader.open import open_release
 from pipeline.reader.verify import verify_release
 
@@ -49,3 +50,12 @@ def test_a_gallery_has_the_digest_that_keys_were_bound_to() -> None:
     assert (gallery.n, gallery.d, gallery.sparse) == (40, 6, False)
     assert content_digest(gallery).hex() == GALLERY_DIGEST
     assert np.linalg.norm(read_rows(gallery.path, 0, 40), axis=1).max() <= 1.0
+
+
+@pytest.mark.parametrize("shape", [(), (40,), (40, 3, 3)])
+def test_a_factor_of_another_shape_is_refused_in_words(shape: tuple[int, ...]) -> None:
+    manifest = open_release(KEPT / "gram-from-before").manifest
+    factor = manifest.arrays["factor"].model_copy(update={"shape": shape})
+    arrays = {**manifest.arrays, "factor": factor}
+    with pytest.raises(IntegrityFailure, match="describes an array 'factor' of shape"):
+        check_layout(manifest.model_copy(update={"arrays": arrays}))

@@ -130,3 +130,24 @@ def test_changed_swapped_and_missing_ids_are_found(labelled: Any, tmp_path: Path
     assert not verify_release(wider).ok
     with pytest.raises(IntegrityFailure, match="data_type"):
         open_release(wider)
+
+
+@pytest.mark.parametrize("declared", [None, "other"])
+def test_ids_that_were_withdrawn_or_put_right_since_are_not_published(
+    tmp_path: Path, declared: str | None
+) -> None:
+    """They are no setting of a release, so the resumed run is the same one."""
+    curator = Curator(tmp_path)
+    names = write_source(curator)
+    others = [f"article {row}" for row in range(N)]
+    np.savez(curator.root / "source.npz", e=embeddings(), sku=names, other=others)
+    curator.interrupt("publish", 1, **SETTINGS)
+    (run,) = (tmp_path / "private" / "runs").iterdir()
+    assert (run / "ids.npy").exists()
+    outcome = curator.release(**{**SETTINGS, "public_ids": declared})
+    assert outcome.newly
+    opened = open_release(outcome.path)
+    assert ("ids" in opened.manifest.arrays) == (declared is not None)
+    if declared is not None:
+        assert opened.ids == tuple(others)
+    assert not (run / "ids.npy").exists()
